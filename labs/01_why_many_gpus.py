@@ -36,11 +36,12 @@ workbook = Workbook(1)
 # %% [markdown]
 # ## Trends in training compute
 #
-# To *train* a network means to adjust its numbers, the **parameters** or weights, until it gives good answers
-# on given examples. The work is counted in **FLOP**, floating-point operations. One FLOP is one addition or
-# one multiplication of two numbers. The speed of a chip is counted in FLOP per second. Because training runs
-# are long, a larger unit is convenient: a **petaflop/s-day** is the work of a machine that does $10^{15}$
-# operations per second for one day, about $10^{20}$ operations. It is used like the kilowatt-hour for energy.
+# A network is a *model*, a function with adjustable numbers. To *train* it means to adjust these numbers, the
+# **parameters** or weights, until it gives good answers on given examples. The work is counted in **FLOP**,
+# floating-point operations. One FLOP is one addition or one multiplication of two numbers. The speed of a
+# chip is counted in FLOP per second. Because training runs are long, a larger unit is convenient: a
+# **petaflop/s-day** is the work of a machine that does $10^{15}$ operations per second for one day, about
+# $10^{20}$ operations. It is used like the kilowatt-hour for energy.
 #
 # For example,
 # [AlexNet](https://papers.nips.cc/paper/4824-imagenet-classification-with-deep-convolutional-neural-networks.pdf)
@@ -118,8 +119,8 @@ print(f"4.5 times per year:      {doubling_months(4.5, years=1):.1f} months")
 # which is a factor of 8,200. The run took about 14 times as long. The product $630 \times 8{,}200 \times 14$
 # is 72 million, nearly the whole factor. The largest of the three factors is **the number of GPUs**. The eras
 # that OpenAI describes say the same: most results used 1 to 8 GPUs until 2014, and 10 to 100 GPUs until 2016.
-# After that, methods for larger batches and faster links raised the limit again. These methods are the
-# subject of this course.
+# After that, faster links and methods for training with more examples at a time raised the limit again. These
+# methods are the subject of this course.
 #
 # Not every good result needs such runs. The network of ["Attention is all you
 # need"](https://arxiv.org/abs/1706.03762), on which today's language models are based, was trained with 0.089
@@ -315,13 +316,15 @@ describe(
 # times the data need a larger model, but one that is less than ten times as large.
 #
 # For language models, [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) measured three power laws. The
-# loss falls with the number $N$ of parameters like $N^{-0.076}$, with the number $D$ of *tokens* (pieces of
-# words) of the data set like $D^{-0.095}$, and with the compute $C$ like $C^{-0.050}$, as long as the other
-# quantities are no limit. Some of these lines are straight over seven orders of magnitude.
+# *loss*, a number that says how bad the answers of the network are, falls with the number $N$ of parameters
+# like $N^{-0.076}$, with the number $D$ of *tokens* (pieces of words) of the data set like $D^{-0.095}$, and
+# with the compute $C$ like $C^{-0.050}$, as long as the other quantities are no limit. Some of these lines
+# are straight over seven orders of magnitude.
 #
-# Data and model together determine the compute. A forward pass of a network of $N$ parameters needs about
-# $2N$ operations per token: one multiplication and one addition per parameter. The backward pass, which
-# computes how each parameter must change, needs twice as many. Together
+# Data and model together determine the compute. A *forward pass* computes the answers of a network from its
+# inputs. With $N$ parameters it needs about $2N$ operations per token: one multiplication and one addition
+# per parameter. The *backward pass*, which computes how each parameter must change, needs twice as many.
+# Together
 #
 # $$C = 6\,N\,D .$$
 #
@@ -449,11 +452,13 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # %% [markdown]
 # ## Iteration time of experiments
 #
-# Deep learning is an experimental science. No formula gives the best learning rate, the best number of layers
-# or the best mix of data. Such settings, which are chosen before training and not learned by it, are called
-# **hyperparameters**. A team proposes an idea, trains a network, looks at the result, and proposes the next
-# idea. The *iteration time*, from the idea to the result, limits how many ideas are tested in a week. If it
-# is a week, a mistake in the morning costs a week. If it is an hour, the team can try eight ideas in a day.
+# Deep learning is an experimental science. No formula gives the best mix of data. The same holds for the
+# number of *layers*, the functions that a network computes one after the other, and for the *learning rate*,
+# which says how far training changes the parameters each time. Such settings, which are chosen before
+# training and not learned by it, are called **hyperparameters**. A team proposes an idea, trains a network,
+# looks at the result, and proposes the next idea. The *iteration time*, from the idea to the result, limits
+# how many ideas are tested in a week. If it is a week, a mistake in the morning costs a week. If it is an
+# hour, the team can try eight ideas in a day.
 #
 # ![A week from Monday to Sunday for a run of 150 GPU-hours. One GPU gives one result by Sunday, four GPUs at 75 percent efficiency give three results, and sixteen GPUs give thirteen.](pictures/iteration_time.svg)
 #
@@ -529,7 +534,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # Each computes a gradient, and the ranks average the gradients before they change their parameters. For
 # example, rank 0 has the gradient [1, 2] of its examples, and rank 1 has [3, 4] of its own. The average is
 # [2, 3], both ranks apply it, and so both copies stay identical. The ranks send as many numbers as there are
-# parameters, once per step, whatever the size of the batch.
+# parameters, whatever the size of the batch. They do so once per *step*, that is, for one computation of the
+# gradient and one change of the parameters.
 #
 # In **model parallelism** each rank holds only some layers, or a part of every layer. All ranks work on the
 # same examples and send each other *activations*, the results of layers. It is needed if the network does not
@@ -563,11 +569,12 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # An operation in which all ranks take part is called a **collective**. The most important one is the
 # **all-reduce**. It combines one array of each rank, by a sum or an average, and gives the result to every
 # rank. In the example above, an all-reduce turned [1, 2] and [3, 4] into [2, 3] on both ranks. A common
-# algorithm arranges the ranks in a ring. It cuts the array into $N$ pieces, and each rank sends pieces only
-# to its right neighbour. In the first phase the sums are formed, which takes $N - 1$ messages. In the second
-# phase the finished sums travel once around the ring, in $N - 1$ more messages. So each link carries
-# $2(N-1)/N$ times the size of the array: 1 time for two ranks, 1.5 times for four, and never more than twice.
-# All links work at the same time, so that **the slowest link decides**. In lab 4 you program this algorithm.
+# algorithm, the *ring all-reduce*, arranges the ranks in a ring. It cuts the array into $N$ pieces, and each
+# rank sends pieces only to its right neighbour. In the first phase the sums are formed, which takes $N - 1$
+# messages. In the second phase the finished sums travel once around the ring, in $N - 1$ more messages. So
+# each link carries $2(N-1)/N$ times the size of the array: 1 time for two ranks, 1.5 times for four, and
+# never more than twice. All links work at the same time, so that **the slowest link decides**. In lab 4 you
+# program this algorithm.
 #
 # ### Exercise 7: Time of a ring all-reduce
 #
@@ -763,7 +770,7 @@ exercises.check_step_seconds(step_seconds)
 # |---|---|---|
 # | operations per token, network of $N$ parameters | $6N$ | $2N$ |
 # | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time |
-# | examples at a time | a large batch, for throughput | one or a few, for a short wait |
+# | examples at a time | a large batch, for *throughput*, the number of examples per second | one or a few, for a short wait |
 # | runs | once, for days or months, on a cluster | for every request, for years |
 # | where | data centre | data centre, phone, car, camera |
 #

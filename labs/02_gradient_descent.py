@@ -382,7 +382,7 @@ with interactive():
 #
 # The distance shrinks if the factor lies between $-1$ and $1$. This holds for every $\eta$ below
 # $2 / \lambda$, which is 1 in the table. Above this limit each step ends farther from the minimum than it
-# began, and the descent **diverges**.
+# began, and the descent **diverges**. This is called *divergence*.
 #
 # ![Three copies of the same parabola. With the small learning rate 0.1 the points approach the minimum from one side. With 0.9 they jump from side to side and still come closer. With 1.1, above the limit 1, each jump ends higher than the one before.](pictures/learning_rate_limit.svg)
 #
@@ -700,7 +700,7 @@ exercises.check_steps_needed(steps_needed)
 #
 # *Centring* subtracts the mean from the inputs, so that $\bar x = 0$. The Hessian becomes diagonal,
 # $\begin{pmatrix} 2\,\overline{x^2} & 0 \\ 0 & 2 \end{pmatrix}$, where $\overline{x^2}$ is now the variance
-# of $x$. *Normalizing* divides by the standard deviation as well, so that $\overline{x^2} = 1$.
+# of $x$. *Normalization* divides by the standard deviation as well, so that $\overline{x^2} = 1$.
 #
 # ### Prediction: centred inputs
 #
@@ -763,10 +763,10 @@ describe(
 # predicted "same", remember that the limit depends on the largest eigenvalue, and that
 # $\lambda_{\max}$ contains the mean of the squares, which the mean value of $x$ enlarges.
 #
-# This is why the inputs of networks are normalized, for example the pixels of images. *Batch normalization*,
-# which later labs use, does the same with the values inside a network, and its effect on the shape of the
-# loss surface is one reason why it helps. Optimizers such as Adam attack the same problem in another way,
-# because they give each parameter a learning rate of its own.
+# This is why the inputs of networks are normalized, for example the pixels of images. *Batch normalization*
+# (lab 7) does the same with the values inside a network, and its effect on the shape of the loss surface is
+# one reason why it helps. Optimizers such as Adam attack the same problem in another way, because they give
+# each parameter a learning rate of its own.
 
 # %% tags=["folded"]
 some = (slice(None), [0.1, 0.5, 0.9, 1.1])  # all inputs, four ratios

@@ -518,7 +518,7 @@ describe(
 # * A **skip connection** adds the input of some layers to their output. The last section of this lab shows
 #   why deep networks need them.
 # * **Attention**, the main part of language models, computes the strength of the connections from the inputs
-#   themselves. Lab 15 explains it.
+#   themselves (lab 15).
 # * **Normalization** layers keep the values between the layers at a common scale, as lab 2 did with the
 #   inputs.
 #
@@ -534,8 +534,9 @@ describe(
 #
 # Most of the 27,690 parameters are in the first dense layer, although the convolutions do most of the
 # computing. The data are Fashion-MNIST, photos of clothes with 28 x 28 pixels in ten classes. We train on
-# 10,000 of its images, and hold out 2,000 test images. *Held out* means that they are not used for
-# training, so that they show whether the network has learned something that is useful for new images.
+# 10,000 of its images, and hold out 2,000 test images. These *held-out images* are not used for training, so
+# that they show whether the network has learned something that is useful for new images. Where the photos are
+# missing, a *synthetic data set* replaces them, with generated patterns of the same shapes.
 
 # %% tags=["folded"]
 data = load_fashion_mnist()

@@ -72,9 +72,9 @@ workbook = Workbook(4)
 # A layer multiplies a batch of examples by its weights. Two processes can share this work in two ways. We
 # call a process that takes part in training a **rank**, and number the ranks from 0.
 #
-# * **Data parallelism**: each rank holds *all weights* and a fraction of the batch, its *shard*. After the
-#   backward pass the ranks must agree on one gradient. They exchange an array that is as large as **the
-#   weights**.
+# * **Data parallelism**: each rank holds *all weights*, a *replica* of the network, and a fraction of the
+#   batch, its *shard*. After the backward pass the ranks must agree on one gradient. They exchange an array
+#   that is as large as **the weights**.
 # * **Model parallelism**: each rank holds *a fraction of the weights* and works on the whole batch. The next
 #   layer needs all outputs, so the ranks exchange an array that is as large as **the activations** (the
 #   outputs of a layer for all examples), once in the forward pass and once in the backward pass.
@@ -84,7 +84,7 @@ workbook = Workbook(4)
 # | | data parallelism | model parallelism |
 # |---|---|---|
 # | what is split | the batch | the weights |
-# | memory per rank | all weights, gradients and optimizer state | a fraction of them |
+# | memory per rank | all weights, all gradients, and the *optimizer state*, the numbers that the optimizer keeps per weight | a fraction of them |
 # | messages per step | one all-reduce of all gradients, after or during the backward pass | one exchange in every layer, forward and backward |
 # | how much is exchanged | does not depend on the batch size | grows with the batch size |
 # | what limits it | the batch must be large enough to be split | the network must be fast enough for an exchange in every layer |
@@ -273,13 +273,13 @@ describe(
 #
 # Ranks are separate processes with separate memory. Rank 1 cannot read a variable of rank 0, even on the same
 # computer. They can only send each other messages. The **Message Passing Interface**, MPI, is the standard
-# that defines how: it names the functions (send, receive, broadcast and so on) and says what they do. Its
-# first version is of 1994, and nearly every supercomputer supports it. *Open MPI*, which this course uses,
-# and *MPICH* are two implementations of the standard. The Python package *mpi4py* makes them callable from
-# Python, with NumPy arrays.
+# that defines how: it names the functions (send, receive and so on) and says what they do. Its first version
+# is of 1994, and nearly every supercomputer supports it. *Open MPI*, which this course uses, and *MPICH* are
+# two implementations of the standard. The Python package *mpi4py* makes them callable from Python, with NumPy
+# arrays. PyTorch and TensorFlow call their arrays *tensors*.
 #
 # **`mpirun`** is the program that starts the ranks. `mpirun -np 4 python hello.py` starts **four copies of
-# the same program** and connects them. This style is called SPMD, *single program, multiple data*: there is
+# the same program** and connects them. This style is called *SPMD*, single program, multiple data: there is
 # no master program and no worker program, but one script in which every copy asks for its number and then
 # works on its own data. MPI gives every copy
 #
@@ -447,10 +447,10 @@ rank_exercises.check_pass_right(pass_right)
 #
 # ![Seven panels with four ranks each, before and after. Broadcast copies the array of rank 0 to all. Scatter gives each rank one chunk of it. Gather collects one chunk per rank on rank 0, all-gather on all ranks. Reduce adds the arrays on rank 0, all-reduce on all ranks. Reduce-scatter leaves each rank the sum of one chunk.](pictures/collectives.svg)
 #
-# For example, let rank 0 hold [1, 2] and rank 1 hold [3, 4]. *Reduce* gives rank 0 the sum [4, 6], and rank 1
-# nothing. *All-reduce* gives both ranks [4, 6]. *Reduce-scatter* gives rank 0 the first sum, [4], and rank 1
-# the second one, [6]. *All-gather* of these two results gives both ranks [4, 6]. This shows a fact that
-# exercise 5 uses:
+# For example, let rank 0 hold [1, 2] and rank 1 hold [3, 4]. A *broadcast* from rank 0 gives both ranks [1,
+# 2]. *Reduce* gives rank 0 the sum [4, 6], and rank 1 nothing. *All-reduce* gives both ranks [4, 6].
+# *Reduce-scatter* gives rank 0 the first sum, [4], and rank 1 the second one, [6]. *All-gather* of these two
+# results gives both ranks [4, 6]. This shows a fact that exercise 5 uses:
 #
 # **Reduce-scatter followed by all-gather is all-reduce.**
 #
@@ -1022,7 +1022,7 @@ ALGORITHMS = {"naive": "root", "ring": "ring", "mpi": "comm.Allreduce"}
 ALGORITHMS["mpi_same_array"] = "comm.Allreduce, same result array"
 
 
-def draw_times(column, label, text):
+def draw_times(column, label):
     figure, both = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     for axes, ranks in zip(both, (2, 4), strict=True):
         mine = times[times["ranks"] == ranks]
@@ -1034,20 +1034,18 @@ def draw_times(column, label, text):
     both[1].get_legend().remove()
     figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     both[0].get_legend().remove()
-    describe(figure, text)
+    return figure
 
 
-draw_times(
-    "milliseconds",
-    "time of an all-reduce, ms",
+describe(
+    draw_times("milliseconds", "time of an all-reduce, ms"),
     "Time of all-reduces against the size of the array, for 2 and for 4 ranks. Small arrays need "
     "microseconds, and from 1 MB on the time grows in proportion to the size.",
 )
 
 # %% tags=["folded"]
-draw_times(
-    "busbw",
-    "bus bandwidth, GB/s",
+describe(
+    draw_times("busbw", "bus bandwidth, GB/s"),
     "Bus bandwidth of all-reduces against the size of the array, for 2 and for 4 ranks. It rises "
     "with the size and levels off between 1 and 4 gigabytes per second.",
 )

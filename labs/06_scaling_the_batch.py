@@ -96,9 +96,10 @@ network = training.DenseNetwork([128])
 #
 # A *rank* is one of the N processes that train together. In data-parallel training each rank computes the
 # gradient of its own $b$ images, and an all-reduce averages the N gradients. Lab 4 showed that the result is
-# the same step as that of one process with a *global batch* of $B = N b$ images. For example, 64 ranks with
-# 32 images each take steps with $B = 2{,}048$. **In this lab a single process therefore stands in for many
-# ranks.** Read every axis called "batch size" as "number of ranks times images per rank".
+# the same step as that of one process with all $B = N b$ images. These images together are the *global
+# batch*. For example, 64 ranks with 32 images each take steps with $B = 2{,}048$. **In this lab a single
+# process therefore stands in for many ranks.** Read every axis called "batch size" as "number of ranks times
+# images per rank".
 #
 # Can the batch grow indefinitely? There are four answers, because four quantities change with it:
 #
@@ -120,8 +121,8 @@ network = training.DenseNetwork([128])
 # ## Steps to convergence
 #
 # [Shallue et al. (2018)](https://arxiv.org/abs/1811.03600) measured this on many networks and data sets. For
-# each batch size they counted the steps until a fixed accuracy was reached, the *goal*. They found the same
-# three regimes everywhere:
+# each batch size they counted the *steps to convergence*, that is, the steps until a fixed accuracy was
+# reached, the *goal*. They found the same three regimes everywhere:
 #
 # * **Perfect scaling.** While the batch is small, twice the batch needs half the steps. The images read stay
 #   the same, so twice the ranks need half the time at the same cost.
@@ -174,7 +175,8 @@ network = training.DenseNetwork([128])
 #
 # The matrix $\Sigma$ is too large to compute, because it has as many rows as the network has weights. Two
 # averages are enough. The equation above has two unknowns, $|G|^2$ and $S = \operatorname{tr}\Sigma$. The
-# mean squared norms at two batch sizes make two equations. In the example they are
+# *two-batch estimator* takes the mean squared norms at two batch sizes, which make two equations. In the
+# example they are
 #
 # $$14 = |G|^2 + S / 1, \qquad 11.5 = |G|^2 + S / 2.$$
 #

@@ -168,8 +168,8 @@ compare(rate_scaling, shipped_rates, by=["rule", "batch_size"], value="test_accu
 # network. In the reference (n = 3) the constant rate is the worst, though not by much: the accuracy falls
 # from 0.860 at batch 64 to 0.799 at batch 2,048, and the linear rule reaches 0.807. The square root reaches
 # 0.833. At batches of 256 and 1,024 both rules recover most of the loss (0.85 to 0.86), and the difference
-# between them is small. So linear scaling breaks down above some batch size. Warmup, the topic of the next
-# section, raises that limit.
+# between them is small. So linear scaling breaks down above some batch size. *Warmup*, a start with a small
+# learning rate and the topic of the next section, raises that limit.
 #
 # ## Learning-rate warmup
 #

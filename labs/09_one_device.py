@@ -193,9 +193,9 @@ for step in range(100):
 #
 #     python labs/one_device.py --num-layers 4 --image-size 64 --lr 1e-3
 #
-# * `--num-layers 4`: four **blocks**. A block is half of a transformer layer: it normalises its input,
-#   expands it to four times the width (`up`), applies the function GELU, reduces it again (`down`), and
-#   adds the result to its input.
+# * `--num-layers 4`: four **blocks**. A block is half of a transformer layer (lab 15): it normalises its
+#   input, expands it to four times the width (`up`), applies the function GELU, reduces it again (`down`),
+#   and adds the result to its input.
 # * `--image-size 64`: the images of Fashion-MNIST, 28 x 28 pixels, are enlarged to 64 x 64. The first layer
 #   then has 64² inputs. More pixels mean more work without another data set.
 # * `--lr 1e-3`: the learning rate of Adam, 0.001.
@@ -322,10 +322,10 @@ describe(
 # * **FP64** (double precision) has 16 decimal digits. Simulations need it. Neural networks do not, so we
 #   use it only as the exact value in comparisons.
 # * **FP32** (float32) is the default of PyTorch, with 7 digits.
-# * **TF32** is FP32 with a shortened fraction. It exists only inside of the tensor cores of NVIDIA GPUs
-#   since Ampere (2020). The numbers in memory stay FP32, so it saves time and no memory, and no line of the
-#   network changes. PyTorch uses it for convolutions by default, and for matrix products only if it is told
-#   to. `use_fast_kernels()` of `hvdlab.torch.precision` does so.
+# * **TF32** is FP32 with a shortened fraction. It exists only inside of the *tensor cores*, the matrix units
+#   of NVIDIA GPUs, since Ampere (2020). The numbers in memory stay FP32, so it saves time and no memory, and
+#   no line of the network changes. PyTorch uses it for convolutions by default, and for matrix products only
+#   if it is told to. `use_fast_kernels()` of `hvdlab.torch.precision` does so.
 # * **BF16** (bfloat16) keeps the exponent of FP32 and has only 2 to 3 digits.
 # * **FP16** (float16) has another digit, and a range that gradients leave in both directions.
 # * **FP8** has one byte, in two variants: E4M3 with more precision and E5M2 with more range. It needs a
@@ -609,6 +609,7 @@ def clipped_step(model, images, labels, optimizer, scaler, max_norm=1.0):
     return loss.item()
 
 
+# %% tags=["folded"]
 def draw_clipped(step):
     figure, axes = plt.subplots(figsize=(7, 3))
     for scale in (1.0, 64.0, 65536.0):
@@ -1089,9 +1090,9 @@ accumulated.groupby("micro_batch")[differences].mean().map("{:.1e}".format)
 # them.
 #
 # The operating system may move ordinary (**pageable**) memory at any time. A GPU can fetch data only from
-# memory that stays where it is (**pinned**, or page-locked, memory). A copy from pageable memory therefore
-# goes through a pinned buffer of the driver first, and the call waits for that. From pinned memory the GPU
-# fetches the data by itself, and `x.to("cuda", non_blocking=True)` returns at once.
+# memory that stays where it is (**pinned memory**, also called page-locked memory). A copy from pageable
+# memory therefore goes through a pinned buffer of the driver first, and the call waits for that. From pinned
+# memory the GPU fetches the data by itself, and `x.to("cuda", non_blocking=True)` returns at once.
 #
 # For example, 128 images of CIFAR-10 are 393 kB. PCIe 4.0 with 16 lanes, the usual connection to a GPU,
 # moves at most 31.5 GB/s, so the copy takes at least 12 microseconds.
@@ -1169,8 +1170,8 @@ pd.Series(rows, name="images/s").map("{:,.0f}".format).to_frame()
 # ## Synchronisation by .item()
 #
 # `loss.item()` returns a number of Python. The GPU must have computed it, so the call waits until the queue
-# of the GPU is empty: it **synchronises**. So do `float(loss)`, `print(loss)`, `loss.cpu()` and `if loss >
-# 3:`. While the processor waits, it prepares nothing.
+# of the GPU is empty. This is a **synchronisation**. `float(loss)`, `print(loss)`, `loss.cpu()` and `if loss >
+# 3:` wait in the same way. While the processor waits, it prepares nothing.
 #
 # For example, the processor needs 1 ms for a batch and the GPU needs 3 ms for a step. Without a read, the
 # next batch is ready in time, and a step takes 3 ms. With one read per step the GPU is idle while the next

@@ -271,6 +271,8 @@ def throughput(batches):
 serial = DataLoader(ImageFiles(paths), BATCH, shuffle=True)
 zeros = [(torch.zeros(BATCH, 32, 32, 3, dtype=torch.uint8), torch.zeros(BATCH, dtype=torch.int64))]
 speed = {"serial": throughput(serial), "zeros": throughput(zeros * 40)}
+
+# %% tags=["folded"]
 computed = images_per_second(BATCH, BATCH * LOAD / 1e6, BATCH * stages["train"] / 1e6, 0, CORES)
 print(f"serial: {speed['serial']:,.0f} images/s, computed {computed:,.0f}")
 print(f"your prediction: {prediction_serial}")
@@ -359,7 +361,7 @@ describe(
 # | in workers | a core per worker; the training does not wait | if there are free cores |
 # | on the device | time of the GPU, which is short | if the processor is the bottleneck; lab 9 measures it with `DeviceBatches` |
 #
-# **Vectorised** means that one call of an array library treats a whole batch. NumPy needs about a
+# A **vectorised operation** is one call of an array library that treats a whole batch. NumPy needs about a
 # microsecond to start even the simplest operation, however small its arrays are. For one image of 3 kB that
 # overhead is as long as the work itself. For 128 images at once it is paid once.
 #
@@ -435,9 +437,9 @@ print(f"one by one {single:.1f} us per image, as a batch {whole / BATCH:.1f} us 
 #   Examples cannot be reached by number, so one shuffles the order of the shards and, within a buffer of
 #   some thousand, the order of examples.
 # * **One array.** Decoded pixels in one file, for example `.npy` or HDF5. `np.load(path, mmap_mode="r")`
-#   **maps** the file into memory: the operating system reads only those pages that are used, and all
-#   processes of a node share them. Nothing is decoded. The price is size: the decoded pixels of a photo
-#   have several times the bytes of its JPEG file.
+#   makes a **memory map** of the file, an array whose numbers stay in the file. The operating system reads
+#   only those pages that are used, and all processes of a node share them. Nothing is decoded. The price is
+#   size: the decoded pixels of a photo have several times the bytes of its JPEG file.
 #
 # For example, an image of CIFAR-10 has 32 x 32 x 3 = 3,072 bytes as an array. As a PNG file it has about
 # 2,300 bytes, and as a JPEG file about 900 bytes, but JPEG changes the pixels. So decoding can be avoided

@@ -63,7 +63,7 @@ if load_fashion_mnist().synthetic:
 # optimizer, train, print, and write a checkpoint. `Recorder` writes the weights of this process and the numbers of the images
 # that it read. The rank report is made from these files. To start again, delete your copy and run the cell above again.
 #
-# `torchrun` is PyTorch's program for starting ranks. A **rank** is one of the processes of a run, and also the number of this
+# *`torchrun`* is PyTorch's program for starting ranks. A **rank** is one of the processes of a run, and also the number of this
 # process. The next cell types this command for you:
 #
 #     torchrun --standalone --nproc-per-node 2 labs/fashion_mnist_torch.py --epochs 2 --images 257 ...
@@ -110,7 +110,7 @@ print(text(rank_report(RUNS / "serial")))
 # | variable | meaning | on 2 nodes with 4 ranks each |
 # |---|---|---|
 # | `RANK` | number of this rank among all ranks | 0 to 7 |
-# | `WORLD_SIZE` | number of all ranks | 8 |
+# | `WORLD_SIZE` | number of all ranks, the *world size* | 8 |
 # | `LOCAL_RANK` | number of this rank on its own node | 0 to 3 on each node |
 # | `LOCAL_WORLD_SIZE` | number of ranks on this node | 4 |
 # | `MASTER_ADDR`, `MASTER_PORT` | where the ranks meet | the same on all ranks |
@@ -280,7 +280,7 @@ exercises.check_device(SCRIPT)
 # ## DistributedSampler and set_epoch
 #
 # Each rank should read a different **shard** of the data, that is, its own fraction of the images. A `DataLoader` takes the
-# indices of its examples from a **sampler**. `DistributedSampler` yields only the indices of one rank.
+# indices of its examples from a **sampler**. *`DistributedSampler`* yields only the indices of one rank.
 #
 # It works without any message between the ranks. All ranks use the same seed, so they compute the same random order. Rank `r` of `N`
 # then takes every N-th index, beginning with number `r`. If the number of images is not divisible by `N`, the first indices are
@@ -452,7 +452,8 @@ exercises.check_ddp(SCRIPT)
 # **What:** edit your copy, so that local rank 0 calls `load_fashion_mnist()` first. The check makes loading one second slower, and
 # compares the times at which the ranks begin and end.
 #
-# **Why:** a download race damages files rarely and at random, which makes it hard to find later.
+# **Why:** a *race* is a fault whose effect depends on which rank arrives first. If two ranks write one file, a race
+# damages it rarely and at random, which makes it hard to find later.
 #
 # <details><summary>Hint 1</summary>The call of <code>load_fashion_mnist</code> stays where it is, and every rank makes it. There is one
 # <code>if</code> before it and one after it.</details>
@@ -519,7 +520,8 @@ exercises.check_output(SCRIPT)
 # **What:** edit your copy. Let each rank evaluate every N-th of the first `args.heldout` images, beginning with its own number. In `mean`, add
 # up the total and the count over all ranks, and then divide. `mean` needs the device for this, so pass it.
 #
-# **Why:** a decision that depends on a metric, for example early stopping, must be the same on all ranks.
+# **Why:** a decision that depends on a metric, for example *early stopping*, which ends a training when the metric no longer
+# improves, must be the same on all ranks.
 #
 # <details><summary>Hint 1</summary><code>slice(start, stop, step)</code> with the rank as the start and the number of ranks as the
 # step.</details>

@@ -349,8 +349,8 @@ exercises.check_accuracy(accuracy)
 #
 # The backward pass computes the gradients from the last layer to the first. The gradients of the last layer
 # are ready early, long before those of the first layer. DDP uses this. When it is constructed, it registers
-# a *hook* on every parameter, that is, a function that autograd calls as soon as the gradient of this
-# parameter is ready. When the last gradient of a bucket has arrived, DDP starts the all-reduce of this
+# an *autograd hook* on every parameter, that is, a function that autograd calls as soon as the gradient of
+# this parameter is ready. When the last gradient of a bucket has arrived, DDP starts the all-reduce of this
 # bucket in the background, and the backward pass continues. At its end, `backward()` waits for the buckets
 # that are still on their way.
 #
@@ -430,10 +430,11 @@ for name, first, cap in (("1 MB", 1, 1), ("4 MB", 4, 4), ("25 MB", 25, 25), ("de
 # ### Gradient accumulation with no_sync
 #
 # Gradient accumulation (lab 9) runs several backward passes before one update, so that a large batch fits
-# into memory. DDP does not know that the first passes are not the last one, so it all-reduces in every
-# pass. The gradients of the earlier passes are sent again and again, although only the sum matters. Inside
-# `with model.no_sync():` DDP skips the exchange, and the gradients add up on each rank. The last pass runs
-# outside of it and exchanges the sums. The forward pass must stand inside the `with` block too.
+# into memory. DDP does not know that the first passes are not the last one, so it all-reduces in every pass.
+# The gradients of the earlier passes are sent again and again, although only the sum matters. Inside of
+# *`no_sync`*, as in `with model.no_sync():`, DDP skips the exchange, and the gradients add up on each rank.
+# The last pass runs outside of it and exchanges the sums. The forward pass must stand inside the `with` block
+# too.
 #
 # ### Communication hooks
 #
@@ -533,7 +534,7 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # Training with Adam in float32 needs 16 bytes per parameter: 4 for the weight, 4 for its gradient, and 8
 # for Adam's two moments, the *optimizer state*. DDP stores all 16 bytes on **every** rank. This is
 # redundant, because every rank stores the same numbers. **ZeRO** (Zero Redundancy Optimizer, Rajbhandari et
-# al. 2020) removes the redundancy. It *shards* tensors: each of $N$ ranks stores $1/N$ of them. ZeRO has
+# al. 2020) removes the redundancy by *sharding* tensors: each of $N$ ranks stores $1/N$ of them. ZeRO has
 # three stages, and each stage shards more.
 #
 # * **Stage 1** shards the optimizer state. Each rank updates only its own shard of the weights, then all
@@ -801,8 +802,8 @@ for gradient in ([3.0, 4.0], [0.5, 8.0]):
 # **What:** Write `clip(gradients, most)`. `gradients` is the list of tensors that this rank stores. Scale
 # them in place so that the norm over **all ranks** is at most `most`.
 #
-# **Why:** FSDP2's DTensors compute the global norm themselves. If you shard tensors yourself, you must do
-# it.
+# **Why:** The DTensors of FSDP2 (lab 13) compute the global norm themselves. If you shard tensors yourself,
+# you must do it.
 #
 # **Signature:** `clip(gradients, most)` returns the global norm before clipping, a number.
 #

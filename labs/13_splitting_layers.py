@@ -122,7 +122,7 @@ tensor_exercises.check_parts(parts)
 # ## Megatron-LM's split of a block
 #
 # The network is the `ResidualMLP` of lab 9: a stem, some blocks, and a head. A block is the feed-forward
-# half of a transformer's layer and computes
+# half of a transformer's layer (lab 15) and computes
 #
 # $$x + \mathrm{down}(\mathrm{gelu}(\mathrm{up}(\mathrm{norm}(x)))).$$
 #
@@ -138,8 +138,8 @@ tensor_exercises.check_parts(parts)
 #
 # ## Split and replicated tensors
 #
-# A *split* tensor is stored once across the group, so that every rank stores a part of it. A *replicated*
-# tensor is stored on every rank, and all copies must be kept identical. In a block on $N$ ranks:
+# A *split tensor* is stored once across the group, so that every rank stores a part of it. A *replicated
+# tensor* is stored on every rank, and all copies must be kept identical. In a block on $N$ ranks:
 #
 # | tensor | numbers in total | on each rank |
 # |---|---|---|
@@ -357,7 +357,7 @@ describe(
 # ## Diagnosis of wrong blocks
 #
 # Each of the following blocks trains without an error, and each mistake has been made before. Compare them
-# with your block, then look at their symptoms.
+# with your block, then look at their *symptoms*, that is, what a user sees of the mistake.
 
 
 # %%
@@ -504,7 +504,7 @@ symptoms(block, clip=clip)
 # ## DTensor plans
 #
 # PyTorch offers the same split as a **plan**, a dict that says how each module is split.
-# `parallelize_module` replaces the parameters by `DTensor`s. A `DTensor` knows its *placement* on a mesh of
+# `parallelize_module` replaces the parameters by `DTensor`s. A *`DTensor`* knows its *placement* on a mesh of
 # ranks: `Shard(0)` means split along dimension 0, `Replicate()` means a full copy on each rank, and
 # `Partial()` means that the sum over the ranks is still missing. PyTorch derives the collectives from the
 # placements. For example, a result that is `Partial()` must be all-reduced before it can become
@@ -521,7 +521,7 @@ excerpt(LABS / "tensor_parallel.py", "split_with_dtensor")
 #
 # In Megatron-LM's split, $x$, the norm and the output are replicated: every rank stores the same
 # activations and computes the same norm. *Sequence parallelism* ([Korthikanti et al.
-# 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a transformer, and by examples in
+# 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a language model, and by examples in
 # our network. Then *f* becomes an all-gather in the forward pass, because `up` needs all examples. *g*
 # becomes a reduce-scatter, because each rank needs only the sums of its own examples. In the backward pass
 # the roles are exchanged. Because an all-reduce consists of a reduce-scatter and an all-gather (lab 12),

@@ -52,9 +52,9 @@ DRAWN = by_run_length(
 )  # micro-batches of the schedules that are drawn
 
 # %% [markdown]
-# All ranks of this lab use CPUs. The lab counts the bytes that a rank sends, and the kernel counts them
-# only in TCP connections. The cost model at the end is fitted to CPUs, and ranks that share a GPU cannot
-# send activations to each other by Gloo.
+# All ranks of this lab use CPUs. The lab counts the bytes that a rank sends, and the kernel counts them only
+# in TCP connections. The formula for the time of a step, at the end of the lab, is fitted to CPUs, and ranks
+# that share a GPU cannot send activations to each other by Gloo.
 #
 # ## Pipeline stages and messages
 #
@@ -73,7 +73,7 @@ DRAWN = by_run_length(
 #
 # With a whole batch only one stage works at a time, and all others wait for it. Therefore the batch is cut
 # into $m$ **micro-batches** that follow each other, like cars on an assembly line ([Huang et al.
-# 2019](https://arxiv.org/abs/1811.06965), GPipe). While stage 1 computes the first micro-batch, stage 0
+# 2019](https://arxiv.org/abs/1811.06965)). While stage 1 computes the first micro-batch, stage 0
 # already computes the second. The gradients of the micro-batches are added, and the optimizer makes one
 # update per batch. So the result must be the one of a single process: if each micro-batch loss is divided
 # by $m$, the sum of the gradients is the gradient of the mean loss (gradient accumulation, lab 9).
@@ -150,12 +150,12 @@ pipelines.check_pipeline_step(pipeline_step)
 # ## Schedules: GPipe and 1F1B
 #
 # A *schedule* is the order in which a stage does its forward and backward passes. Your function does all
-# forward passes first. This is **GPipe's** schedule. Its disadvantage is memory: a stage must keep the
-# activations of all $m$ micro-batches until their backward passes. The schedule **1F1B** (one forward, one
-# backward; [Narayanan et al. 2019](https://doi.org/10.1145/3341301.3359646), PipeDream) starts the backward
-# passes as early as possible. A stage does a few forward passes at the start, and then alternates: one
-# backward pass, one forward pass. The activations of a micro-batch are freed after its backward pass, so
-# they are kept for a shorter time.
+# forward passes first. This is the schedule of **GPipe** (Huang et al.). Its disadvantage is memory: a stage
+# must keep the activations of all $m$ micro-batches until their backward passes. The schedule **1F1B** (one
+# forward, one backward; [Narayanan et al. 2019](https://doi.org/10.1145/3341301.3359646), PipeDream) starts
+# the backward passes as early as possible. A stage does a few forward passes at the start, and then
+# alternates: one backward pass, one forward pass. The activations of a micro-batch are freed after its
+# backward pass, so they are kept for a shorter time.
 #
 # ![Two schedules of four stages and eight micro-batches. GPipe does all forward passes, then all backward passes. 1F1B starts a backward pass on the last stage after the first forward pass and alternates. Both need the same time and have the same empty spaces, the bubble.](pictures/pipeline_schedules.svg)
 #
@@ -200,7 +200,7 @@ if not QUICK:
 
 # %% [markdown]
 # **Fault 1 is a deadlock:** both ranks wait for each other forever. `dist.send` of Gloo returns only when
-# the other rank *receives*. This is called a **rendezvous** send. Both ranks are in the line `send`, so
+# the other rank *receives*. This is called a **rendezvous send**. Both ranks are in the line `send`, so
 # none of them reaches the line `recv`. MPI sends small messages **eagerly**, without waiting for the
 # receiver. With MPI the same program works until the activations become larger than a limit, which makes
 # this fault hard to find.
@@ -537,11 +537,11 @@ describe(
 # | typical place | between servers | inside a server | between servers | all of them |
 # | labs | 4, 5, 12 | 13 | this one | this one |
 #
-# Data parallelism is the simplest, and it is the first choice as long as the network fits. FSDP extends it
-# to larger networks for the price of more communication. Tensor parallelism sends often, so it needs the
-# fast connection inside a server. A pipeline sends little and rarely, so it may cross the slow network
-# between servers, but it has a bubble. Because they split different things, they can be combined. The
-# combination is called *hybrid* or *3-D* parallelism.
+# Data parallelism is the simplest, and it is the first choice as long as the network fits. FSDP extends it to
+# larger networks for the price of more communication. Tensor parallelism sends often, so it needs the fast
+# connection inside a server. A pipeline sends little and rarely, so it may cross the slow network between
+# servers, but it has a bubble. Because they split different things, they can be combined. The combination is
+# called *hybrid parallelism*, or *3-D parallelism* if it has three axes.
 #
 # ## Hybrid parallelism on a device mesh
 #

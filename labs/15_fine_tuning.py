@@ -132,7 +132,7 @@ workbook = Workbook(15)
 #
 # **What:** write `attention(queries, keys, values)`.
 #
-# **Why:** this function is the only place in a transformer where tokens exchange information, and its mask
+# **Why:** this function is the only place in the network where tokens exchange information, and its mask
 # is the reason why the whole text can be trained in one pass.
 #
 # **Signature:** three tensors of shape (tokens, width). Return a tensor of the same shape.
@@ -309,7 +309,8 @@ for text in ("The return statement", "If a class"):
 #
 # A base model continues texts. It has never seen an instruction followed by an answer, so it does not know
 # that a question should be answered and that an answer ends. *Instruction fine-tuning* teaches both. Each
-# example is a *record* with three texts. The format became common with Alpaca:
+# example is an *instruction record*, or record for short, with three texts. The format became common with
+# Alpaca:
 #
 # ```json
 # {
@@ -585,7 +586,7 @@ exercises.check_collate(collate)
 # %% [markdown]
 # ## Low-rank adaptation (LoRA)
 #
-# *Full fine-tuning* changes every weight, and Adam keeps two more numbers for each of them. LoRA ([Hu et
+# *Full fine-tuning* changes every weight, and Adam keeps two more numbers for each of them. **LoRA** ([Hu et
 # al. 2021](https://arxiv.org/abs/2106.09685)) leaves a weight matrix $W$ as it is, *frozen*, and learns a
 # change of low rank $r$:
 #

@@ -63,8 +63,8 @@ workbook = Workbook(16)
 #    with two ranks on a laptop can be studied without a cluster. If it does not appear there, add one
 #    thing at a time: more ranks, a second machine, real data.
 # 2. **Make the run repeatable.** Set the seed of each random generator, use a fixed order of the data, and
-#    note the versions of all packages. A repeatable run is called *deterministic*. Two deterministic runs
-#    that differ in one setting show the effect of this setting. In contrast, two random runs show the
+#    note the versions of all packages. A repeatable run is called a *deterministic run*. Two deterministic
+#    runs that differ in one setting show the effect of this setting. In contrast, two random runs show the
 #    effect of chance as well. PyTorch offers `torch.manual_seed(seed)` and
 #    `torch.use_deterministic_algorithms(True)`.
 # 3. **Compare with a single process.** Run the same script with one rank. If it fails as well, the fault

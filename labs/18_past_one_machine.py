@@ -202,7 +202,7 @@ print(f"gamma = {1e9 * gamma:.3f} ns per byte; a byte that is sent takes {1e9 / 
 #
 # $$t_\text{ring} = 2(N-1)\left(\alpha + \frac{S}{N\beta}\right) + (N-1)\frac{S}{N}\gamma$$
 #
-# This is the alpha-beta-gamma model ([Thakur, Rabenseifner and Gropp
+# This is the *alpha-beta-gamma model* ([Thakur, Rabenseifner and Gropp
 # 2005](https://doi.org/10.1177/1094342005051521)). Patarasuk and Yuan (2009) showed that no all-reduce
 # sends fewer bytes per rank than the ring. Baidu brought the ring to deep learning in 2017. Horovod itself
 # does not contain a ring: it calls the all-reduce of NCCL on GPUs and that of MPI on processors.
@@ -391,9 +391,10 @@ for ranks in (2, 16, 512, 10_000):
 #
 # ## Efficiency of a training step
 #
-# An all-reduce does not have to lengthen the step. The backward pass computes the gradients of the last
-# layer first. As soon as they are ready they can be sent, while the computing continues with the layers
-# before. Communication is *hidden* as long as it overlaps with computing, and *exposed* afterwards.
+# An all-reduce does not have to lengthen the step. The backward pass computes the gradients of the last layer
+# first. As soon as they are ready they can be sent, while the computing continues with the layers before.
+# Communication is *hidden* as long as it overlaps with computing. *Exposed communication* is what remains
+# after the computing, and it makes the step longer.
 #
 # ![Timeline of one step. Computing consists of forward and backward pass. The all-reduces start during the backward pass. The part of the last all-reduce that is later than the end of the backward pass is exposed and makes the step longer.](pictures/exposed_communication.svg)
 #

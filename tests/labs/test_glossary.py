@@ -2,8 +2,9 @@
 
 `labs/glossary.md` is a table of term, meaning and lab. The lab is the number of the one that defines the
 term, in `*italics*` or `**bold**` and no later than in the paragraph that uses it first; or "grader", for a
-term of the assessment. The first cell of a lab, which says what the lab is about, may use any term. So may a
-sentence that names the lab in which the term is explained, such as "tensor parallelism (lab 13)".
+term of the assessment. The first cell of a lab, which says what the lab is about, may use any term, and
+what it writes in italics or bold is defined there. A sentence that names the lab in which a term is
+explained, such as "tensor parallelism (lab 13)", may use the term too.
 """
 
 import re
@@ -17,8 +18,12 @@ import pytest
 from hvdlab.course import lab_source
 
 GLOSSARY = Path(__file__).parents[2] / "labs/glossary.md"
-LEAST_TERMS = 70
+LEAST_TERMS = 120
+MOST_SENTENCES = 2
 ROW = re.compile(r"^\| ([^|]+?) \| ([^|]+?) \| (\d+|grader) \|$", re.MULTILINE)
+IN_EMPHASIS = re.compile(r"(?<!\*)(\*\*?)(?=[\w`\[])[^*\n]+\1")
+CODE_IN_EMPHASIS = re.compile(r"(\*\*?)`([^`*\n]+)`\1")
+LINK_IN_EMPHASIS = re.compile(r"(\*\*?)\[([^\]*]+)\]\([^)]+\)\1")
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,9 @@ class Term:
         for name in self.names:
             spelling = r"\s+".join(map(re.escape, name.split()))
             names.append(spelling if re.search(r"\w[A-Z]", name) else f"(?i:{spelling})")
-        return re.compile(rf"(?<![\w-]){around}(?:{'|'.join(names)})s?[.:,]?{around}(?![\w-])")
+        return re.compile(
+            rf"(?<![\w-]){around}(?:{'|'.join(names)})(?:e?s)?[.:,]?{around}(?![\w-])"
+        )
 
 
 def rows() -> list[Term]:
@@ -62,16 +69,21 @@ def rows() -> list[Term]:
 def paragraphs(lab) -> list[str]:
     """Return the paragraphs of a lab after its first cell, without what is no prose of this lab.
 
-    Code, formulas, pictures, links, headings and sentences that name another lab are left out.
+    Code, formulas, pictures, links, headings and sentences that name another lab are left out. Code and
+    links in italics or bold stay, because they may define a term, as in *`torchrun`* and **[LoRA](...)**.
+    The words in italics or bold of the first cell are the first paragraph.
     """
-    cells = jupytext.read(lab.path, fmt="py:percent").cells
-    text = "\n\n".join(cell.source for cell in cells[1:] if cell.cell_type == "markdown")
+    introduction, *cells = jupytext.read(lab.path, fmt="py:percent").cells
+    defined = " ".join(found[0] for found in IN_EMPHASIS.finditer(introduction.source))
+    markdown = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    text = "\n\n".join([defined, *markdown])
     text = lab_counts.PICTURE.sub("", text)
+    text = CODE_IN_EMPHASIS.sub(r"\1\2\1", LINK_IN_EMPHASIS.sub(r"\1\2\1", text))
     text = re.sub(r"```.*?```|`[^`\n]+`|\$\$.*?\$\$|\$[^$\n]+\$", " ", text, flags=re.DOTALL)
-    text = re.sub(r"\[[^\]]+\]\([^)]+\)", " ", text)
+    text = re.sub(r"<code>.*?</code>", " ", text, flags=re.DOTALL)
+    text = re.sub(r"\[([Ll]ab \d+)?[^\]]+\]\([^)]+\)", r" \1 ", text)
     text = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"[^.|]*\b[Ll]abs? \d[^.|]*", " ", text)
-    return text.split("\n\n")
+    return [re.sub(r"[^.|]*\b[Ll]abs? \d[^.|]*", " ", each) for each in text.split("\n\n")]
 
 
 def first(pattern: re.Pattern, texts: list[str]) -> int | None:
@@ -86,6 +98,8 @@ def test_the_table_has_all_rows_in_alphabetical_order():
     names = [term.term.lower() for term in terms]
     assert names == sorted(names) and len(names) == len(set(names))
     assert len(terms) >= LEAST_TERMS
+    long = [t.term for t in terms if len(re.findall(r"\.(?= |$)", t.meaning)) > MOST_SENTENCES]
+    assert long == [], f"write at most {MOST_SENTENCES} sentences"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +140,7 @@ def fault(term: Term, labs: dict[int, list[str]]) -> str | None:
         ("Bucket", {1: ["A bucket helps.", "A **bucket** is full."]}, "lab 1 uses it before"),
         ("Bucket", {0: ["Bucketing"], 1: ["A **bucket** is full."]}, None),
         ("Bucket", {0: ["Two buckets"], 1: ["A **bucket** is full."]}, "lab 0 uses it before"),
+        ("Batch", {0: ["Two batches"], 1: ["A **batch** is full."]}, "lab 0 uses it before"),
         ("Bucket", {1: ["A bucket is full."]}, r"lab 1 does not define \*Bucket\*"),
         ("Fusion buffer", {1: ["The *fusion\nbuffer* is full."]}, None),
         ("ZeRO", {0: ["From zero"], 1: ["**ZeRO** shards."]}, None),
@@ -136,3 +151,22 @@ def fault(term: Term, labs: dict[int, list[str]]) -> str | None:
 def test_a_fault_of_a_term_is_found(term, texts, wrong):
     found = fault(Term(term, "meaning", "1"), texts)
     assert found is None if wrong is None else re.match(wrong, found)
+
+
+INTRODUCTION = "# # Lab 7: Warmup\n#\n# Warmup is *gradual warmup* or not.\n"
+REST = """
+# %% [markdown]
+# *`torchrun`* starts, and `mpirun` does not. **[LoRA](http://a.b)** is [a link](http://a.b).
+#
+# Ranks are listed here:
+#
+# [Lab 13, Tensor parallelism](13.ipynb), splits tensors. <code>world_size</code> is $n$.
+"""
+
+
+def test_the_paragraphs_of_a_small_lab(tmp_path):
+    (tmp_path / "07_warmup.py").write_text("# %% [markdown]\n" + INTRODUCTION + REST)
+    (lab,) = lab_source.labs(tmp_path)
+    texts = [" ".join(text.split()) for text in paragraphs(lab)]
+    words = ["*torchrun* starts, and does not. **LoRA** is .", "Ranks are listed here:", ". is ."]
+    assert texts == ["*gradual warmup*", *words]
