@@ -105,7 +105,7 @@ def compare_runs(run: list[Span], correct: list[Span], most: int = 8) -> pd.Data
     Args:
         run: spans of one rank.
         correct: spans of the same rank in another run.
-        most: number of names in addition to the phases; those with the largest changes. Default 8.
+        most: number of names in addition to the phases; those with the largest relative changes. Default 8.
 
     Returns:
         a table with a row for each name. The columns are the calls per step and the fraction of the step,
@@ -114,8 +114,11 @@ def compare_runs(run: list[Span], correct: list[Span], most: int = 8) -> pd.Data
     """
     table = pd.concat({"this run": _per_step(run), "correct": _per_step(correct)}, axis=1).fillna(0)
     table = table.swaplevel(axis=1).sort_index(axis=1, ascending=[True, False])
-    change = (table["calls per step"]["this run"] - table["calls per step"]["correct"]).abs()
-    others = change[(change > 0) & ~change.index.isin(PHASES)].sort_values(ascending=False)
+    calls = table["calls per step"]
+    change = (calls["this run"] - calls["correct"]).abs() / calls.max(axis=1)
+    others = change[(change > 0) & ~change.index.isin(PHASES)].sort_values(
+        ascending=False, kind="stable"
+    )
     return table.loc[[*PHASES, *others.index[:most]]].round(3)
 
 
