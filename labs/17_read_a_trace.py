@@ -4,10 +4,10 @@
 # ByteDance trained a language model with 175 billion parameters on 12,288 GPUs. Its system MegaScale used
 # 55.2 % of the arithmetic that the GPUs can do, 1.34 times as much as Megatron-LM, the system that it was
 # compared with ([Jiang et al. 2024](https://arxiv.org/abs/2402.15627)). The authors overlapped computation
-# with communication, improved the data pipeline, and built tools that record what each rank does and when,
-# because such losses cannot be seen in the loss curve. A slow run computes the right result. You find out
-# why it is slow only if you look at the time inside a step. The record of this time is called a trace. In
-# this lab you record traces of six runs on two ranks, write the functions that evaluate them, and find five
+# with communication, improved the data pipeline, and built tools that record what happens on the GPUs and
+# when. A loss curve does not show such losses of time, because a slow run computes the right result. You
+# find out why it is slow only if you look inside a step. The record of a step is called a trace. In this
+# lab you record traces of six runs on two ranks, write the functions that evaluate them, and find five
 # faults from the traces alone.
 #
 # **After this lab you can**
@@ -28,7 +28,7 @@ import json
 import os
 
 from hvdlab.course import horovod_timeline
-from hvdlab.course.chrome_trace import Span, compare_runs, draw_step, read, steps
+from hvdlab.course.chrome_trace import compare_runs, draw_step, read, steps
 from hvdlab.course.experiment import LABS, WORK
 from hvdlab.course.figures import describe
 from hvdlab.course.workbook import Workbook
@@ -130,21 +130,22 @@ print((FOLDER / "case_0.txt").read_text(encoding="utf-8"))
 # the duration, both in microseconds. `pid` and `tid` are the numbers of the process and of the thread. The
 # table below it has a row per name, with the self time on the left and the total time next to it.
 #
-# This format was invented for the browser Chrome, and many tools write it. To look at your file, open
+# Many tools write this format, which was invented for the browser Chrome. To look at your file, open
 # [ui.perfetto.dev](https://ui.perfetto.dev) and drag the file `notebooks/work/traces/case_0_rank_0.json`
 # into the window. The file stays on your computer. The keys W and S zoom, A and D move, and a click on a
 # span shows its numbers. In Chrome, the address `chrome://tracing` opens an older viewer.
 #
-# A viewer is good for a first look. To compare runs you need numbers. The function `read` returns for each
-# rank a list of `Span` objects, which have the attributes `name`, `kind`, `track`, `start`, `duration` and
-# `end`. Times are in milliseconds. `kind` is one of three words: `"annotation"` for named sections of code,
-# `"operation"` for operations of PyTorch, and `"communication"` for collectives. `traces[0][1]` is the list
-# of case 0 on rank 1. `steps(spans)` returns the spans with the name `"step"`.
+# To compare runs you need numbers. The function `read` returns for each rank a list of `Span` objects,
+# which have the attributes `name`, `kind`, `track`, `start`, `duration` and `end`. Times are in
+# milliseconds. `kind` is one of three words: `"annotation"` for named sections of code, `"operation"` for
+# operations of PyTorch, and `"communication"` for collectives. `traces[0][1]` contains the spans of case
+# 0 on rank 1, and `steps(spans)` returns those with the name `"step"`.
 
 # %%
 spans = traces[0][0]
 print(len(spans), "spans in", len(steps(spans)), "steps. The first of them:")
-print(*spans[:4], sep="\n")
+for span in spans[:4]:
+    print(f"  {span.name:32}{span.kind:12} from {span.start:7.3f} to {span.end:7.3f} ms")
 all_reduces = [span for span in spans if span.kind == "communication"]
 print(
     f"all-reduces per step: {len(all_reduces) / len(steps(spans))}, your prediction: {prediction}"
@@ -164,8 +165,7 @@ describe(
 # begin a fourth one. If you predicted 24, you counted one all-reduce for each gradient tensor, which would be
 # right without buckets. A prediction of 1 forgets the limit. In the chart the first all-reduce begins long
 # before the backward pass ends. `read batch` is too short to be seen, because the batch has been read ahead.
-# The last printed line is the cost of the profiler in your run. It varies a lot on a machine that also does
-# other work.
+# The last printed line is the cost of the profiler in your run.
 #
 # ## Fractions of a step
 #
@@ -212,9 +212,9 @@ for name in ("read batch", "forward", "backward", "update"):
     )
 
 # %% [markdown]
-# The correct run spends less than 1 % of its steps in `read batch`. Most of the time belongs to the forward
-# and the backward pass. The backward pass takes longer, because it computes two matrix products for each
-# one of the forward pass, and because it also waits for the last all-reduce.
+# The correct run spends less than 1 % of its steps in `read batch`. The backward pass takes longer than the
+# forward pass, because it computes two matrix products for each one of the forward pass, and because it
+# also waits for the last all-reduce.
 #
 # ## Unions of intervals
 #
@@ -337,9 +337,8 @@ print([f"rank {rank}: {exposed_fraction(traces[0][rank]):.2f}" for rank in (0, 1
 
 # %% [markdown]
 # Part of the communication is always exposed. The last bucket contains the gradients of the first layer,
-# which are ready at the end of the backward pass, so no computation is left behind which it could be hidden.
-# On a machine with more processes than cores the number varies from run to run, because the operating
-# system interrupts ranks and threads at random moments.
+# which are ready at the end of the backward pass, so no computation is left behind which it could be
+# hidden. The number varies from run to run, because the operating system interrupts ranks and threads.
 #
 # ## Self time and total time
 #
@@ -352,11 +351,11 @@ print([f"rank {rank}: {exposed_fraction(traces[0][rank]):.2f}" for rank in (0, 1
 # * `aten::addmm`: total 6 ms, self 6 - 2 = 4 ms.
 # * `aten::copy_` contains nothing, so total and self time are both 2 ms.
 #
-# The total time answers "what would I save if this call were not made at all?". The self time answers
-# "in which function is the time spent?". The self times of all spans add up to the whole time, and the
-# total times do not. Therefore tables of operations are sorted by self time. A large self time of a span
-# that only calls others, such as `backward`, has a special meaning: in this time no operation ran, so the
-# thread was waiting or executing Python code.
+# The total time answers "what would I save if this call were not made at all?". The self time answers "in
+# which function is the time spent?". The self times of all spans of a track add up to the time of the
+# track, and the total times do not. Therefore tables of operations are sorted by self time. A large self
+# time of a span that only calls others, such as `backward`, has a special meaning: in this time no
+# operation ran, so the thread was waiting or executing Python code.
 #
 # ### Exercise 4: Self time
 #
@@ -428,15 +427,11 @@ for name, diagnosis in exercises.NAMES.items():
     print(f"{name:17}{diagnosis.title}\n{'':17}evidence: {diagnosis.evidence}")
 
 # %% [markdown]
-# There are more names than cases. The check computes the evidence of the diagnosis that you name, and
-# compares it with yours. Then it looks at the diagnosis. You see for each case the chart of one step, and a
-# table that compares the run with the correct one. `compare_runs` lists the four phases, and below them the
-# names that are called more often or less often per step than in the correct run. The names that changed
-# most by their ratio come first.
-#
-# **How to proceed.** Look at the phases first, then at the number of calls, then at the other rank. Compare
-# fractions and counts. Milliseconds depend on what else your machine does, and the two runs were not
-# recorded at the same time.
+# There are more names than cases. The check looks at your evidence first, so trying out names does not help.
+# You see for each case the chart of one step, and a table that compares rank 0 with the correct run. It
+# lists the four phases, and below them the names that are called more often or less often per step. Look at
+# the phases first, then at the number of calls, then at the other rank. Compare fractions and counts.
+# Milliseconds depend on what else your machine does.
 #
 # ## Case 1
 #
@@ -524,9 +519,8 @@ exercises.check_diagnosis(2, diagnosis, evidence, traces)
 # **What the result means.** 16 calls instead of 8 are two forward passes per step. The script calls the
 # network a second time to compute the accuracy, although it has the logits already. The backward pass has
 # not changed, because the second forward pass needs no gradients. The remedy is `logits = model(images)`
-# once, then the loss and the accuracy from `logits`. Work that is done twice often hides in such an
-# innocent line. Activation checkpointing (lab 9) also computes the forward pass twice, but on purpose, and
-# then the additional calls are inside the backward pass.
+# once, then the loss and the accuracy from `logits`. Activation checkpointing (lab 9) also repeats the
+# forward pass, but on purpose, and then the additional calls are inside the backward pass.
 #
 # ## Case 3
 #
@@ -568,11 +562,10 @@ diagnosis = "small-messages"
 exercises.check_diagnosis(3, diagnosis, evidence, traces)
 
 # %% [markdown]
-# **What the result means.** Each of the 24 gradients has an all-reduce of its own. The bytes are the same as
-# in the correct run, but each message pays the latency $\alpha$ of lab 4. A bias of 10 numbers pays as much
-# of it as a matrix of 1 MB. On a network with $\alpha$ = 0.1 ms and ranks that can overlap nothing, 24
-# messages cost 2.4 ms and 4 messages cost 0.4 ms. In this case the limit of DDP's buckets was set to one
-# byte. Horovod does the same with `HOROVOD_FUSION_THRESHOLD=0` (lab 5).
+# **What the result means.** Each of the 24 gradients has an all-reduce of its own. The bytes are the same
+# as in the correct run, but each message pays the latency $\alpha$ of lab 4. For example, with $\alpha$ =
+# 0.1 ms and without overlap, 24 messages cost 2.4 ms and 4 messages cost 0.4 ms. In this case the limit
+# of DDP's buckets was set to one byte. Horovod does the same with `HOROVOD_FUSION_THRESHOLD=0` (lab 5).
 #
 # ## Case 4
 #
@@ -620,12 +613,12 @@ exercises.check_diagnosis(4, diagnosis, evidence, traces)
 print("the fast rank 0 has the longer all-reduces; your prediction:", prediction)
 
 # %% [markdown]
-# **What the result means.** Rank 1 reads 256 images per step and rank 0 only 64. Rank 0 finishes early and
-# waits in its all-reduces. So the *fast* rank has the longer all-reduces. If you predicted "slow", you
-# probably thought of a slow network connection. But an all-reduce has the same bytes on both ranks, and
-# what differs is the moment at which it begins. A faster network would not help, because rank 1 would still
-# be late. `exposed` is large on rank 0 as well, so "no-overlap" seems to fit. The trace of rank 1 rules it
-# out: there nearly all communication is hidden.
+# **What the result means.** Rank 1 reads 256 images per step and rank 0 only 64. Rank 0 finishes early
+# and waits in its all-reduces. So the *fast* rank has the longer all-reduces. If you predicted "slow",
+# you probably thought of a slow network connection. But an all-reduce has the same bytes on both ranks,
+# and what differs is the moment at which it begins. A faster network would not help, because rank 1 would
+# still be late. `exposed` is large on rank 0 as well, so "no-overlap" seems to fit. The trace of rank 1
+# rules it out: there nearly all communication is hidden.
 #
 # ### Timeline of Horovod
 #
@@ -744,7 +737,7 @@ exercises.check_diagnosis(5, diagnosis, evidence, traces)
 # | what you look for | in this lab's traces (CPU) | in a trace of a GPU |
 # |---|---|---|
 # | computation | operations on the main thread | kernels on the compute stream |
-# | communication | `gloo:all_reduce` on threads of Gloo | kernels whose names begin with `ncclDevKernel`, on a stream of their own |
+# | communication | `gloo:all_reduce` on threads of Gloo | kernels whose names begin with `nccl`, on a stream of their own |
 # | waiting for data | a long `read batch` | gaps between kernels, and a long `read batch` on the CPU |
 # | synchronization | `aten::item` | `cudaStreamSynchronize` on the CPU below `aten::item`, and a gap on the GPU after it |
 # | copies | `aten::copy_` | `Memcpy HtoD` (from host to device) and `Memcpy DtoH` |
@@ -818,5 +811,5 @@ workbook.question(6, answer=None)
 workbook.question(6, answer="d")
 
 # %% [markdown]
-# **Next:** you can now say where the time of a step goes on two ranks. [Lab
-# 18](18_past_one_machine.ipynb) predicts where it goes on many machines.
+# **Next:** you can now explain the time of a step on two ranks. [Lab 18](18_past_one_machine.ipynb)
+# predicts the time of a step on many machines.

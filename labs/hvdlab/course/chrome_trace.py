@@ -17,6 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 KINDS = {"cpu_op": "operation", "user_annotation": "annotation"}  # our word by the profiler's
+ROUNDING = 1e-5  # milliseconds; the file rounds starts and durations
 COLLECTIVE = ("gloo:", "nccl:")
 # The phases of a step that a script annotates, with a colour and a pattern that differs in grey print.
 PHASES = {
@@ -56,8 +57,8 @@ class Span:
         return (
             other is not self
             and other.track == self.track
-            and self.start <= other.start
-            and other.end <= self.end
+            and self.start - ROUNDING <= other.start
+            and other.end <= self.end + ROUNDING
         )
 
 
