@@ -155,7 +155,7 @@ MISTAKES = [
     (diagnosed(3, "small-messages"), 48, "The trace has 2 steps"),
     (diagnosed(3, "small-messages"), 4, "correct run, case 0"),
     (diagnosed(4, "straggler"), 0.25, "upside down"),
-    (diagnosed(4, "no-overlap"), 0.75, "computed correctly: 0.75.*what makes case 4 slow.*Compare the two ranks"),
+    (diagnosed(4, "no-overlap"), 0.75, "correctly: 0.75.*what makes case 4 slow.*Compare the two ranks"),
     (diagnosed(5, "blocking-read"), 704, "fraction of the step in `read batch`.*another number"),
     (diagnosed(5, "repeated-forward"), 8, "In the correct run it is 8.*never in the correct run"),
 ]  # fmt: skip
