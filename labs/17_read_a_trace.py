@@ -97,11 +97,12 @@ def record(*cases):
 # second kind of information is the table of `key_averages()`, which adds up the spans of equal names.
 #
 # Recording costs time and memory. Each span takes the time of two clock readings and of some bookkeeping,
-# so a program with many short operations becomes slower than one with a few long ones. The options
+# so a program with many short operations slows down more than one with a few long ones. The options
 # `record_shapes`, `profile_memory` and `with_stack` record more and cost more. Two rules follow. Record a
-# few steps and not an epoch, after some steps of warm-up, because the first steps allocate memory and build
-# buckets. `torch.profiler.schedule(wait=10, warmup=2, active=3)` does that inside a long run. And never
-# report a step time that was measured under a profiler.
+# few steps and not an epoch, after some steps of warm-up, because the first steps allocate memory and
+# build buckets. `torch.profiler.schedule(wait=10, warmup=2, active=3)` does that inside a long run, if
+# the script calls `profiler.step()` after each step. And never report a step time that was measured under
+# a profiler.
 #
 # The script `labs/traced_training.py` trains the network of lab 12 with three blocks by DDP on two ranks,
 # with 64 images per rank. Reading a batch is simulated: it waits 60 ms, like a request to a distant file
@@ -156,7 +157,7 @@ print(f"a step takes {times[0]['with'] / times[0]['without']:.2f} times as long 
 describe(
     draw_step(traces[0]),
     "A Gantt chart of one step of the correct run. Each rank has a row of phases, a row of operations and a "
-    "row of all-reduces. The operations fill nearly the whole step, and four all-reduces overlap with the "
+    "row of all-reduces. The operations fill most of the step, and four all-reduces overlap with the "
     "backward pass.",
 )
 
@@ -292,7 +293,7 @@ exercises.check_merge(merge)
 # **What:** write `exposed(communication, compute)`, the milliseconds of communication that no computation
 # covers.
 #
-# **Why:** this number says how much faster the step would be with an infinitely fast network.
+# **Why:** this number is the most that a faster network can save in these steps.
 #
 # **Signature:** both arguments are lists of pairs `(start, end)`. Return a number. `length(intervals)` from
 # above returns the length of a union.
@@ -473,8 +474,9 @@ exercises.check_diagnosis(1, diagnosis, evidence, traces)
 
 # %% [markdown]
 # **What the result means.** The step begins with a phase in which the main thread computes nothing and
-# waits for the file server. A faster GPU would make only the other part of the step shorter, which explains
-# the report. In the correct run the same reading happens in other threads while the network trains.
+# waits for the file server. A faster GPU would make only the other part of the step shorter, which
+# explains the report. In the correct run the same reading happens in other threads while the network
+# trains. These threads call no operation of PyTorch, so the profiler does not show them.
 #
 # ## Case 2
 #
@@ -618,16 +620,16 @@ print("the fast rank 0 has the longer all-reduces; your prediction:", prediction
 # you probably thought of a slow network connection. But an all-reduce has the same bytes on both ranks,
 # and what differs is the moment at which it begins. A faster network would not help, because rank 1 would
 # still be late. `exposed` is large on rank 0 as well, so "no-overlap" seems to fit. The trace of rank 1
-# rules it out: there nearly all communication is hidden.
+# rules it out: there the same all-reduces are short, so sending them takes little time.
 #
 # ### Timeline of Horovod
 #
-# Horovod writes its own trace, in the same format (lab 5). It has one file, written by rank 0, and a track
-# for each gradient tensor. The span `NEGOTIATE_ALLREDUCE` begins when the first rank has this gradient and
-# ends when the last rank has it. Inside it a mark for each rank says when this rank was ready. So one file
-# shows what needed two traces above: which rank is late, and for how long the others wait. The next cell
-# repeats case 4 with Horovod in place of DDP. In the table, the phases `ready 0` and `ready 1` are the
-# marks.
+# Horovod writes its own trace, in the same format (lab 5). It has one file, written by rank 0, and a
+# group of spans for each gradient tensor. The span `NEGOTIATE_ALLREDUCE` begins when the first rank has
+# this gradient and ends when the last rank has it. Inside it a mark for each rank says when this rank was
+# ready. So one file shows what needed two traces above: which rank is late, and for how long the others
+# wait. The next cell repeats case 4 with Horovod in place of DDP. In the table, the phases `ready 0` and
+# `ready 1` are the marks.
 
 # %%
 file = FOLDER / "timeline.json"

@@ -100,13 +100,13 @@ def steps(spans: list[Span]) -> list[Span]:
     return [span for span in spans if span.name == "step"]
 
 
-def compare_runs(run: list[Span], correct: list[Span], most: int = 8) -> pd.DataFrame:
+def compare_runs(run: list[Span], correct: list[Span], most: int = 12) -> pd.DataFrame:
     """Return what differs between two traces: the phases, and the names that are called more or less often.
 
     Args:
         run: spans of one rank.
         correct: spans of the same rank in another run.
-        most: number of names in addition to the phases; those with the largest relative changes. Default 8.
+        most: number of names in addition to the phases; those with the largest relative changes. Default 12.
 
     Returns:
         a table with a row for each name. The columns are the calls per step and the fraction of the step,
@@ -116,9 +116,10 @@ def compare_runs(run: list[Span], correct: list[Span], most: int = 8) -> pd.Data
     table = pd.concat({"this run": _per_step(run), "correct": _per_step(correct)}, axis=1).fillna(0)
     table = table.swaplevel(axis=1).sort_index(axis=1, ascending=[True, False])
     calls = table["calls per step"]
-    change = (calls["this run"] - calls["correct"]).abs() / calls.max(axis=1)
-    others = change[(change > 0) & ~change.index.isin(PHASES)].sort_values(
-        ascending=False, kind="stable"
+    more = (calls["this run"] - calls["correct"]).abs()
+    changes = pd.DataFrame({"ratio": more / calls.max(axis=1), "calls": more})
+    others = changes[(more > 0) & ~more.index.isin(PHASES)].sort_values(
+        ["ratio", "calls"], ascending=False, kind="stable"
     )
     return table.loc[[*PHASES, *others.index[:most]]].round(3)
 
