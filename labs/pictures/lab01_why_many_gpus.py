@@ -128,6 +128,7 @@ def node_and_network() -> None:
         picture.box(left + 20, 216, 300, 34, "NVLink, 450 GB/s in each direction", YELLOW, size=13)
         way = [(left + 320, 66), (left + 331, 66), (left + 331, 282), (left + 245, 282)]
         picture.line(way)
+        picture.text(left + 290, 270, "PCIe", size=12)
         picture.box(left + 95, 268, 150, 28, "network cards", GREY, size=13)
         picture.line([(left + 170, 296), (left + 170, 330)])
     picture.box(80, 330, 580, 44, "", YELLOW)

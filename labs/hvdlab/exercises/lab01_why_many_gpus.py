@@ -234,15 +234,13 @@ def check_step_seconds(step_seconds: Callable) -> None:
 
 @exercise
 def check_ring_seconds(ring_seconds: Callable) -> None:
-    """Demand 2 (N-1) / N of the bytes through the slowest link.
+    """Demand 2 (R-1) / R of the bytes through the slowest link.
 
     Args:
         ring_seconds: The learner's `ring_seconds(size, links)`, with one link per rank.
     """
     if call_unchanged(ring_seconds, 8e9, [1e9]) not in (0, 0.0):
-        raise NotYet(
-            "ring_seconds(8e9, [1e9]): a single rank has nobody to send to, so the time is 0."
-        )
+        raise NotYet("ring_seconds(8e9, [1e9]): a single rank sends nothing, so the time is 0.")
     for size, links in (
         (8e9, [4e9, 4e9, 1e9, 4e9]), (1e9, [2e9, 8e9, 8e9]), (8e9, [4e9, 4e9]),
     ):  # fmt: skip
@@ -258,11 +256,11 @@ def check_ring_seconds(ring_seconds: Callable) -> None:
                     2 * part / (sum(links) / ranks),
                 "The links work at the same time: do not add their times up.":
                     sum(2 * part / link for link in links),
-                "The ring has two phases, reduce-scatter and all-gather. The factor 2 is missing.":
+                "The ring has two phases: form the sums, pass them on. The factor 2 is missing.":
                     part / min(links),
-                "A link carries 2 (N-1) / N of the bytes, and not all of them.":
+                "A link carries 2 (R-1) / R of the bytes, and not all of them.":
                     [size / min(links), 2 * size / min(links)],
-                "Each of the 2 (N-1) messages is only one of N parts: divide by N.":
+                "Each of the 2 (R-1) messages is only one of R pieces: divide by R.":
                     2 * (ranks - 1) * size / min(links),
             },
             f"Each link carries 2 x {ranks - 1}/{ranks} of {size:g} bytes.",

@@ -88,8 +88,8 @@ WRONG = [
     ),
     (lab.check_ring_seconds, lambda s, k: 2 * (len(k) - 1) / len(k) * s / max(k), "the fastest"),
     (lab.check_ring_seconds, lambda s, k: ring(s, k) / 2, "The factor 2 is missing"),
-    (lab.check_ring_seconds, lambda s, k: ring(s, k) * len(k), "one of N parts"),
-    (lab.check_ring_seconds, lambda s, k: s / min(k), "nobody to send to"),
+    (lab.check_ring_seconds, lambda s, k: ring(s, k) * len(k), "one of R pieces"),
+    (lab.check_ring_seconds, lambda s, k: s / min(k), "sends nothing"),
     (lab.check_ring_seconds, lambda s, k: s / min(k) if len(k) > 1 else 0, "not all of them"),
     (
         lab.check_ring_seconds,
