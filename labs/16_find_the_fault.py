@@ -594,7 +594,7 @@ if log:
 
 # %%
 # BEGIN SOLUTION: set evidence to a line number, and diagnosis to a name
-lines = fault.copy(5).read_text().splitlines()
+lines = fault.original(5).splitlines()
 evidence = next(n for n, line in enumerate(lines, 1) if "hvd.allreduce(" in line)
 diagnosis = "collective-on-some-ranks"
 # END SOLUTION
@@ -715,7 +715,7 @@ if log:
 
 # %%
 # BEGIN SOLUTION: set evidence to a line number, and diagnosis to a name
-lines = fault.copy(7).read_text().splitlines()
+lines = fault.original(7).splitlines()
 evidence = next(n for n, line in enumerate(lines, 1) if "if stale ==" in line)
 diagnosis = "own-stop"
 # END SOLUTION

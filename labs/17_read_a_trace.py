@@ -129,7 +129,7 @@ print((FOLDER / "case_0.txt").read_text(encoding="utf-8"))
 # The file is a list of events in JSON. The first printed lines show one of them. `ph` is the type of the
 # event, and `"X"` stands for a complete span. `name` and `cat` say what it is, `ts` is the start and `dur`
 # the duration, both in microseconds. `pid` and `tid` are the numbers of the process and of the thread. The
-# table below it has a row per name, with the self time on the left and the total time next to it.
+# table below it has a row per name, with its total time and its *self time*, that is, without the spans inside it.
 #
 # Many tools write this format, which was invented for the browser Chrome. To look at your file, open
 # [ui.perfetto.dev](https://ui.perfetto.dev) and drag the file `notebooks/work/traces/case_0_rank_0.json`

@@ -104,12 +104,18 @@ def copy(case: int) -> Path:
     path = WORK / f"case_{case}.py"
     if not path.exists():
         WORK.mkdir(parents=True, exist_ok=True)
-        path.write_text(_original(case), encoding="utf-8")
+        path.write_text(original(case), encoding="utf-8")
     return path
 
 
-def _original(case: int) -> str:
-    """Return the script without its docstring, which has the name of the mistake in a command."""
+def original(case: int) -> str:
+    """Return the script of a case as it was before any repair.
+
+    Its docstring is left out, because it has the name of the mistake in a command.
+
+    Args:
+        case: number of the case.
+    """
     text = (LABS / "faults" / f"{CASES[case]}.py").read_text(encoding="utf-8")
     docstring = ast.parse(text).body[0]
     return "".join(text.splitlines(keepends=True)[docstring.end_lineno :]).lstrip("\n")
@@ -130,7 +136,7 @@ def watch(case: int, ranks: int = 2) -> Log | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"case_{case}.py"
-        path.write_text(_original(case), encoding="utf-8")
+        path.write_text(original(case), encoding="utf-8")
         found = check(path, ranks=ranks, timeout=120)
     run = Run(found.events)
     steps = [
@@ -223,7 +229,7 @@ def check_diagnosis(case: int, diagnosis: str, evidence: float | None = None) ->
         diagnosis: One of NAMES.
         evidence: The number that `EVIDENCE` asks for.
     """
-    check_evidence(case, evidence, _original(case))
+    check_evidence(case, evidence, original(case))
     if not isinstance(diagnosis, str) or diagnosis not in NAMES:
         raise NotYet(f"{diagnosis!r} is none of the names: {', '.join(NAMES)}.")
     wanted = EXPECTED[CASES[case]]["finding"]
@@ -278,7 +284,7 @@ def check_fixed(case: int) -> None:
         case: The number of the case.
     """
     path = copy(case)
-    if path.read_text(encoding="utf-8") == _original(case):
+    if path.read_text(encoding="utf-8") == original(case):
         raise NotYet(f"{path.name} is unchanged: edit it and save it.")
     if QUICK and case not in RUN_IN_QUICK:
         return right("the script has changed. (In a quick run it is not run.)")
