@@ -45,9 +45,9 @@ workbook = Workbook(1)
 # The work is counted in floating-point operations. One of them, a **FLOP**, is one addition or one
 # multiplication of two numbers. *Operation* always means this here, and the *compute* of a training run is
 # the number of its operations. The speed of a chip is stated in TFLOP/s, which are $10^{12}$ operations per
-# second, or in petaflop/s, which are $10^{15}$. Its *peak* is the highest speed that the maker states. For
-# long runs, a larger unit is convenient. A **petaflop/s-day** is the work of a machine that does $10^{15}$
-# operations per second for one day, about $10^{20}$ operations.
+# second, or in petaflop/s, which are $10^{15}$. Its *peak* is the highest speed that the maker states. A
+# **petaflop/s-day** is the work of a machine that does $10^{15}$ operations per second for one day, about
+# $10^{20}$ operations.
 #
 # For example,
 # [AlexNet](https://papers.nips.cc/paper/4824-imagenet-classification-with-deep-convolutional-neural-networks.pdf)
@@ -124,8 +124,8 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 # * **Time.** The GPU time that Meta reports is 78 days on 16,384 GPUs, a factor of 14.
 # * **Fraction of the peak.** About 0.40 was reached in place of 0.33, a factor of 1.2.
 #
-# The product is about 87 million. It is larger than 76 million, among other reasons because the reported time
-# includes interruptions. The largest factor is **the number of GPUs**.
+# The product is about 87 million. It is larger than 76 million, partly because the reported time includes
+# interruptions. The largest factor is **the number of GPUs**.
 #
 # OpenAI's history says the same. Until 2014 most results used 1 to 8 GPUs, and from 2014 to 2016 the large
 # ones used 10 to 100. After that, faster links between the chips, and methods for training with more examples
@@ -462,12 +462,12 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # %% [markdown]
 # ## Iteration time of experiments
 #
-# The power laws predict the error of a network that is set up well. They do not tell how to set it up. No
-# formula gives the best number of layers, or the best learning rate, which says how far each step changes the
-# parameters. Such settings, which are chosen before training and not learned by it, are called
-# **hyperparameters**. They are found by experiments, each of which builds on the last. The *iteration time*,
-# from the idea to the result, limits how many ideas are tested. With an iteration time of a week, a mistake
-# made in the morning costs a week. With one hour, the team can try eight ideas in a day.
+# The power laws predict the error of a network that is set up well. But no formula gives the best number of
+# layers, or the best learning rate, which says how far each step changes the parameters. Such settings, which
+# are chosen before training and not learned by it, are called **hyperparameters**. They are found by
+# experiments, each of which builds on the last. The *iteration time*, from the idea to the result, limits how
+# many ideas are tested. With an iteration time of a week, a mistake made in the morning costs a week. With
+# one hour, the team can try eight ideas in a day.
 #
 # ![A week from Monday to Sunday for a run of 150 GPU-hours. One GPU gives one result by Sunday, four GPUs at 75 percent efficiency give three results, and sixteen GPUs give thirteen.](pictures/iteration_time.svg)
 #
@@ -660,7 +660,7 @@ print(f"{'your prediction':22} {prediction} s")
 # ## The parts of a training step
 #
 # A **training step** is everything from reading a batch to the point where the loop can begin the next step.
-# Any of its parts can be the slowest one. In the list, the device that does a part stands in parentheses.
+# Any part can be the slowest. In the list, the device that does a part stands in parentheses.
 #
 # ![A timeline of fifteen parts of a training step in four lanes: storage, CPU, GPU and network. Parts 1 to 6 prepare the batch, 7 to 11 compute gradients, 12 averages them over the network, and 13 to 15 finish the step.](pictures/training_step.svg)
 #
@@ -687,7 +687,7 @@ print(f"{'your prediction':22} {prediction} s")
 # however fast the GPU is. Lab 10 shows what helps then.
 #
 # Part of the exchange can be hidden as well, because the all-reduce of the last layers can begin while the
-# backward pass still works on the first layers. The example and the exercise leave this out.
+# backward pass still works on the first layers. The exercise leaves this out.
 #
 # ### Exercise 8: Time of a step
 #
@@ -805,7 +805,7 @@ exercises.check_step_seconds(step_seconds)
 # ## Summary
 #
 # * From AlexNet to AlphaGo Zero the compute of the largest runs grew 300,000 times in five years, and since
-#   2018 about 4 times per year. From AlexNet to Llama 3 405B the largest factor is the number of GPUs.
+#   2018 it has grown 4 times per year. From AlexNet to Llama 3 405B the largest factor is the number of GPUs.
 # * The error falls with the data as a power law, $a\,n^{-b}$, with $b$ between 0.07 and 0.35 in five domains.
 #   Half the error needs $2^{1/b}$ times the data.
 # * The model must grow with the data. Training needs $6ND$ operations for $N$ parameters and $D$ tokens,
