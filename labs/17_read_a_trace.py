@@ -424,8 +424,8 @@ prediction = workbook.predict(2, None, reason=None)
 # %%
 found, more = record(1, 2, 3, 4, 5)
 traces, times = traces | found, times | more
-for name, diagnosis in exercises.NAMES.items():
-    print(f"{name:17}{diagnosis.title}\n{'':17}evidence: {diagnosis.evidence}")
+for name, known in exercises.NAMES.items():
+    print(f"{name:17}{known.title}\n{'':17}evidence: {known.evidence}")
 
 # %% [markdown]
 # There are more names than cases. The check looks at your evidence first, so trying out names does not help.
