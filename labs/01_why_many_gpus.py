@@ -37,8 +37,8 @@ workbook = Workbook(1)
 # %% [markdown]
 # ## Trends in training compute
 #
-# A *neural network* computes an answer from an input, for example from an image the name of what it shows. It
-# does so in several stages, the *layers*, each of which uses the result of the layer before. The answer
+# A *neural network*, also called a *model*, computes an answer from an input, for example from an image the
+# name of what it shows. It does so in several stages, the *layers*, each of which uses the result of the layer before. The answer
 # depends on many adjustable numbers, the **parameters** or weights. To *train* the network means to adjust
 # them until it gives good answers on given examples.
 #
@@ -132,7 +132,7 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 # at a time, made still more GPUs usable.
 #
 # Not every good result needs such runs. The network of ["Attention is all you
-# need"](https://arxiv.org/abs/1706.03762), on which today's language models are based, needed 0.089
+# need"](https://arxiv.org/abs/1706.03762), on which today's *language models* are based (networks that predict the next word of a text), needed 0.089
 # petaflop/s-days (OpenAI). Many GPUs are worth their price where one can predict how much better the result
 # becomes.
 
@@ -463,7 +463,8 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # ## Iteration time of experiments
 #
 # The power laws predict the error of a network that is set up well. But no formula gives the best number of
-# layers, or the best learning rate, which says how far each step changes the parameters. Such settings, which
+# layers, or the best *learning rate*, which says how far each *step*, one change of the
+# parameters, moves them. Such settings, which
 # are chosen before training and not learned by it, are called **hyperparameters**. They are found by
 # experiments, each of which builds on the last. The *iteration time*, from the idea to the result, limits how
 # many ideas are tested. With an iteration time of a week, a mistake made in the morning costs a week. With
@@ -581,7 +582,7 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # **all-reduce**. It combines one array of each rank, by a sum or an average, and gives the result to every
 # rank. In the example above, an all-reduce turned [1, 2] and [3, 4] into [2, 3] on both ranks.
 #
-# A common algorithm arranges the ranks in a ring. Rank 0 sends to rank 1, rank 1 to rank 2, and the last rank
+# A common algorithm, the *ring all-reduce*, arranges the ranks in a ring. Rank 0 sends to rank 1, rank 1 to rank 2, and the last rank
 # to rank 0. With $R$ ranks it cuts the array into $R$ pieces. In the first phase each rank sends $R - 1$
 # messages of one piece each, and the sums are formed. In the second phase the finished sums travel around the
 # ring, in $R - 1$ more messages per rank. So $2(R-1)$ pieces, each $1/R$ of the array, pass through each
@@ -739,8 +740,8 @@ exercises.check_step_seconds(step_seconds)
 #
 # * **MPI**, the Message Passing Interface, is a standard of the supercomputing community, whose first version
 #   appeared in 1994. It says how processes are numbered, and how they send messages and run collectives. The
-#   course uses its implementation [Open MPI](https://www.open-mpi.org). The command `mpirun -np 4 python
-#   train.py` starts 4 ranks.
+#   course uses its implementation [Open MPI](https://www.open-mpi.org).
+#   `mpirun -np 4 python train.py` starts 4 ranks.
 # * **NCCL**, the [NVIDIA Collective Communications Library](https://developer.nvidia.com/nccl), was made by
 #   NVIDIA and runs collectives between NVIDIA GPUs. It chooses the links and the algorithm.
 # * **Gloo** is a [library for collectives](https://github.com/pytorch/gloo) made by Facebook (now Meta).
@@ -783,7 +784,7 @@ exercises.check_step_seconds(step_seconds)
 # |---|---|---|
 # | operations per token, network of $N$ parameters | $6N$ | $2N$ |
 # | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time |
-# | examples at a time | a large batch, for throughput (examples per second) | one or a few, for a short wait |
+# | examples at a time | a large batch, for *throughput*, the examples per second | one or a few, for a short wait |
 #
 # The difference decides the hardware. For example, take a network of one billion parameters and the optimizer
 # *Adam*, which keeps two numbers of its own per parameter, its state. In 32-bit numbers, training needs 4

@@ -75,7 +75,7 @@ training = frameworks.load("f1_training", FRAMEWORK)
 # and epochs (`EPOCHS`), and the epochs in which some schedules lower the learning rate (`DROPS`).
 #
 # As in lab 6, one process with a batch of $N b$ images stands for $N$ ranks with $b$ images each. With batch
-# norm this is true only if the ranks share its statistics (*synchronised* batch norm, see below).
+# norm this is true only if the statistics come from the images of all ranks (*synchronised batch norm*, see below).
 
 # %% tags=["folded"]
 data = load_fashion_mnist()
