@@ -3,12 +3,12 @@
 #
 # GPT-2 has 1.5 billion parameters. In 16-bit numbers its weights need only 3 GB, but training it with Adam
 # needs at least 24 GB before the first activation is stored ([Rajbhandari et al.
-# 2020](https://arxiv.org/abs/1910.02054), section 3.1). Data parallelism as in labs 4 and 5 copies all of
-# these 24 GB to every GPU, so a hundred GPUs cannot train a larger network than one GPU can. This lab
-# explains the two tools that PyTorch users meet first when they train on several GPUs.
-# `DistributedDataParallel` (DDP) keeps all copies and hides the communication behind the backward pass.
-# Sharding (ZeRO, FSDP2 and DeepSpeed) removes the copies. Most new PyTorch code uses one of the two, so you
-# need to know what each of them stores, what it sends, and when it sends it.
+# 2020](https://arxiv.org/abs/1910.02054), section 3.1). Data parallelism as in labs 4 and 5 copies these 24
+# GB to every GPU, so a hundred GPUs cannot train a larger network than one. This lab explains the two kinds
+# of data parallelism that most new PyTorch code uses. `DistributedDataParallel` (DDP) keeps all copies and
+# hides the communication behind the backward pass. *Sharding* removes the copies: ZeRO is the algorithm, and
+# FSDP2 and DeepSpeed implement it. You need to know what each of the two stores, what it sends, and when it
+# sends it.
 #
 # **After this lab you can**
 #
@@ -58,19 +58,18 @@ DDP_STEPS = by_run_length(quick=5, learner=10, reference=20)
 # %% [markdown]
 # ## DDP compared with Horovod
 #
-# Horovod, DDP and an all-reduce that you write yourself compute the same thing. Every *rank*, that is,
-# every process of the run, holds all weights and reads its own part of the batch. After the backward pass
+# Horovod (lab 5), DDP and an all-reduce that you write yourself compute the same updates. Every *rank*, that
+# is, every process of the run, holds all weights and reads its own part of the batch. After the backward pass
 # every rank holds the mean of the gradients of all ranks, so all ranks make the same update. The three
-# methods differ in where the code stands. Lab 11 made the edits of the middle column one by one.
+# methods differ in the calls that your script contains. Lab 11 added the calls of the column "DDP".
 #
 # | step | Horovod | DDP | by hand |
 # |---|---|---|---|
 # | equal weights at the start | `hvd.broadcast_parameters(...)` | the constructor `DistributedDataParallel(model)` | `dist.broadcast(p.data, src=0)` for each parameter |
 # | equal optimizer state | `hvd.broadcast_optimizer_state(...)` | every rank loads the same checkpoint | the same as DDP |
-# | average the gradients | `hvd.DistributedOptimizer`; `step()` waits for the result | hooks of the wrapper; `backward()` waits | `dist.all_reduce(p.grad)`, then divide |
+# | average the gradients | `hvd.DistributedOptimizer`; `step()` waits for the result | no call: `backward()` does it and waits for the result | `dist.all_reduce(p.grad)`, then divide |
 #
-# DDP broadcasts weights and buffers from rank 0 when it is constructed, but not the optimizer's state. A
-# script that continues from a checkpoint must therefore load the checkpoint on every rank.
+# DDP broadcasts weights and buffers from rank 0 when it is constructed, but not the optimizer's state.
 #
 # `labs/fashion_mnist_ddp.py` is the finished script. The next cell trains it on two ranks. The report
 # should show identical weights on both ranks (equal hashes), different images on each rank, and metrics on
@@ -84,11 +83,11 @@ run(LABS / "fashion_mnist_ddp.py", *few, ranks=2, HVDLAB_RUN_DIR=str(RECORD))
 print(text(rank_report(RECORD)))
 
 # %% [markdown]
-# From here on the lab uses CPUs only, even on a machine with GPUs, for two reasons. First, it counts the
-# bytes that a rank sends, and the kernel counts them only in TCP connections. NCCL, the communication
-# library for GPUs, uses NVLink, PCIe or shared memory, where the count would be 0. Second, the lab compares
-# losses to $10^{-6}$, and GPUs round differently: by default their convolutions multiply TF32 numbers,
-# which have a mantissa of only 10 bits. The ranks communicate by Gloo, PyTorch's library for CPUs.
+# From here on the lab uses CPUs only, even on a machine with GPUs, for two reasons. First, it measures the
+# bytes that a rank sends with a counter of the operating system's kernel, which covers only TCP. Gloo,
+# PyTorch's communication library for CPUs, uses TCP, but it cannot gather GPU tensors. NCCL, the library for
+# GPUs, avoids TCP where it can. Second, the lab compares losses to $10^{-6}$, and GPUs round differently: by
+# default their convolutions multiply TF32 numbers (lab 9).
 
 # %%
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # no GPU for this notebook and for what it starts
@@ -96,8 +95,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # no GPU for this notebook and for wh
 # %% [markdown]
 # ## Gradient buckets
 #
-# A network has dozens of gradients, and most of them are small. An all-reduce of $S$ bytes takes about
-# $\alpha + S/\beta$ seconds. The *latency* $\alpha$ is paid for every message, and $\beta$ is the
+# A network has dozens of gradients, and most of them are small. An all-reduce of $S$ bytes between two ranks
+# takes about $\alpha + S/\beta$ seconds. The *latency* $\alpha$ is paid for every message, and $\beta$ is the
 # bandwidth. For example, let $\alpha$ be 0.5 ms and $\beta$ be 1 GB/s. One hundred gradients of 10 kB then
 # take $100 \times (0.5 + 0.01) = 51$ ms. One message with all 1,000 kB takes $0.5 + 1 = 1.5$ ms. Therefore
 # DDP copies many gradients into one flat tensor, a **bucket**, and all-reduces the bucket. Horovod does the
@@ -109,8 +108,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # no GPU for this notebook and for wh
 # **one** all-reduce for all of them. Parameters without a gradient (frozen parameters, whose `.grad` is
 # None) stay as they are.
 #
-# **Why:** This is what DDP does after a backward pass. With this function you can train on any number of
-# ranks without DDP.
+# **Why:** This is what DDP does after a backward pass.
 #
 # **Signature:** `average_gradients(model)` changes the gradients in place and returns nothing. It runs on
 # the ranks, so it imports what it needs inside.
@@ -149,10 +147,11 @@ exercises.check_average_gradients(average_gradients)
 # ## Equality with serial training
 #
 # A parallel mode is correct if it takes the same steps as a single process that reads the whole batch.
-# `labs/sharded_training.py` trains one network, a `ResidualMLP` with 2.3 million parameters, in twelve
-# modes. All modes start from the same weights and read the same global batch of 64 images. The ranks start
-# with different random seeds, so a missing broadcast would show in the losses. These lines are its mode
-# `hand`, which all-reduces every gradient separately, and its mode `ddp`:
+# `labs/sharded_training.py` trains a `ResidualMLP` with 2.3 million parameters, most of them in four equal
+# *blocks* of two linear layers. Its twelve modes are `serial`, `hand`, `ddp`, `horovod`, `zero1`, two of
+# FSDP2, three of DeepSpeed, and two with offload. All start from the same weights and read the same global
+# batch of 64 images. The ranks start with different random seeds, so a missing broadcast would show in the
+# losses. These lines are the mode `hand`, which all-reduces every gradient separately, and the mode `ddp`:
 
 # %%
 SCRIPT = LABS / "sharded_training.py"
@@ -160,15 +159,17 @@ excerpt(SCRIPT, "by_hand")
 excerpt(SCRIPT, "ddp")
 
 # %% [markdown]
-# DDP normally keeps two copies of every gradient, one in `.grad` and one in a bucket. With
-# `gradient_as_bucket_view=True` the gradients are views of the buckets, which saves 4 bytes per parameter.
+# By default DDP keeps two copies of every gradient, one in `.grad` and one in a bucket. With
+# `gradient_as_bucket_view=True`, as in the second excerpt, each `.grad` is a *view* of a bucket: it uses the
+# bucket's memory. This saves 4 bytes per parameter.
 #
-# Adam divides a gradient by its own size, so the usual mistake, a sum in place of a mean, would hardly
-# change the losses. The script's Adam uses a larger epsilon for this reason, so that such a mistake is
+# Adam divides a gradient by its size plus a small number, *epsilon*. The size of the gradient cancels, so a
+# sum in place of a mean, a common mistake, would hardly change the losses. The script sets epsilon to
+# $10^{-4}$ instead of $10^{-8}$. It is then not negligible next to small gradients, so the mistake is
 # visible.
 #
-# Lab 4 compared one rank with several. Use what you saw there: how large is the difference between the loss
-# of step 20 on two ranks and the loss of a single process?
+# Lab 4 compared one rank with several. How large is the difference between the loss of step 20 on two ranks
+# and the loss of a single process?
 
 # %%
 # Prediction 1: the difference of the two losses after 20 steps. Replace both values of None.
@@ -210,25 +211,26 @@ describe(
 )
 
 # %% [markdown]
-# **Result.** In our runs the largest difference is $3 \times 10^{-7}$ (2 ranks, 20 steps, n = 3). An exact
-# 0 is drawn at $10^{-9}$. The reason is the rounding of float32, which has about 7 significant digits: two
-# ranks add the same numbers in another order. If you predicted a value near $10^{-7}$, you probably
-# reasoned from these digits. If you predicted 0, remember that floating-point addition is not associative.
-# A difference above $10^{-5}$ would be a mistake in the program. All modes of this lab are tested in this
-# way.
+# **Result.** In our runs the largest difference is $3 \times 10^{-7}$ (2 ranks, 20 steps, n = 3 repetitions).
+# It comes from the rounding of float32, which has about 7 significant digits: two ranks add the same numbers
+# in another order. If you predicted a value near $10^{-7}$, you probably reasoned from these digits. If you
+# predicted 0 (the figure shows it at $10^{-9}$), remember that floating-point addition is not associative. A
+# difference far above $10^{-6}$ would be a mistake in the program.
 #
 # ## Data partition and metrics
 #
-# DDP averages gradients. It does not check which images the ranks read, and it does not know how you
-# compute a metric. Two mistakes are common here, and neither raises an error.
+# DDP averages gradients. It checks neither which images the ranks read nor how you compute a metric. Two
+# mistakes are common, and neither raises an error.
 #
 # ### Shuffling with DistributedSampler
 #
 # `DistributedSampler` partitions the numbers of the images: it shuffles them with a seed that all ranks
 # share, then rank $r$ of $N$ takes every $N$-th one. For example, the order [3, 0, 2, 1] gives rank 0 the
 # images 3 and 2, and rank 1 the images 0 and 1. The shuffle depends on the seed *and* on the epoch number,
-# which the sampler does not know unless you pass it. A colleague reports: "The loss goes up and down with
-# the same pattern in every epoch." The next cell shows what the ranks of this colleague read.
+# which your script must pass to the
+# [sampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler). A
+# colleague reports: "The loss goes up and down with the same pattern in every epoch." The next cell shows
+# what the ranks of this colleague read.
 
 
 # %%
@@ -245,11 +247,11 @@ for rank in range(2):
 # %% [markdown]
 # ### Exercise 2: Fix the order
 #
-# **What:** Find the mistake, and write `orders(images, epochs, rank, size)` with the same sampler and seed
-# 1, but without the mistake.
+# **What:** Write `orders(images, epochs, rank, size)` with the same sampler and seed 1, but without the
+# colleague's mistake.
 #
-# **Why:** With the mistake every epoch has the same batches in the same order, and each rank sees the same
-# half of the images forever. The epochs are then no longer fresh random samples (lab 3).
+# **Why:** With the mistake every epoch has the same batches in the same order, and each of $N$ ranks always
+# reads the same $1/N$ of the images. The epochs are then no longer fresh random samples (lab 3).
 #
 # **Signature:** `orders(images, epochs, rank, size)` returns a list with one list of image numbers for each
 # epoch.
@@ -282,10 +284,10 @@ exercises.check_orders(orders)
 # %% [markdown]
 # ### Metrics over unequal shards
 #
-# A second colleague reports: "My accuracy depends on the number of ranks, but the weights are the same."
-# The sampler gives every rank equally many images. If the number of images is not a multiple of the number
-# of ranks, it repeats some of them. The next cell computes the accuracy of a network that classifies 4 of 5
-# images correctly, as this colleague does. It plays all ranks in a single process.
+# A second colleague reports: "My accuracy depends on the number of ranks, but the weights are the same." The
+# sampler gives every rank equally many images. If the number of images is not a multiple of the number of
+# ranks, it repeats some of them. The next cell computes the accuracy of a network that classifies 4 of 5
+# images correctly, as this colleague does.
 
 
 # %%
@@ -302,14 +304,15 @@ for ranks in (1, 2, 3, 4):
 
 # %% [markdown]
 # The accuracy of this network is 0.8. With two ranks the sampler repeats image 0, which is classified
-# wrongly, so the result is too low. A mean of means has a similar effect: with shards of 3 and 2 images,
-# the images of the smaller shard get a larger weight.
+# wrongly, so the result is too low. Without the repetition a mean of the ranks' accuracies is wrong too: with
+# shards of 3 and 2 images, the images of the smaller shard get a larger weight.
 #
 # ### Exercise 3: Count each image once
 #
-# **What:** Write `accuracy(predict, images, labels)`. It runs on every rank, and every rank has all
-# held-out images. `predict(some_images)` returns their predicted labels as a tensor. Return the accuracy
-# over all images, on every rank. Each image must be classified by one rank only.
+# **What:** Write `accuracy(predict, images, labels)`. It runs on every rank, and every rank has all held-out
+# images, that is, images that training does not use. `predict(some_images)` returns their predicted labels as
+# a tensor. Return the accuracy over all images, on every rank. Each image must be classified by one rank
+# only.
 #
 # **Why:** In training a repeated image is harmless. In a published accuracy it is an error.
 #
@@ -347,37 +350,35 @@ exercises.check_accuracy(accuracy)
 # %% [markdown]
 # ## Overlap of communication and backward pass
 #
-# The backward pass computes the gradients from the last layer to the first. The gradients of the last layer
-# are ready early, long before those of the first layer. DDP uses this. When it is constructed, it registers
-# an *autograd hook* on every parameter, that is, a function that autograd calls as soon as the gradient of
-# this parameter is ready. When the last gradient of a bucket has arrived, DDP starts the all-reduce of this
-# bucket in the background, and the backward pass continues. At its end, `backward()` waits for the buckets
-# that are still on their way.
+# By the chain rule, the gradient of a layer is computed from that of the layer after it, so the backward pass
+# goes from the last layer to the first. The gradients of the last layer are ready early. When DDP is
+# constructed, it registers an *autograd hook* on every parameter, that is, a function that autograd calls as soon as
+# the gradient of this parameter is ready. When the last gradient of a bucket has arrived, DDP starts the
+# all-reduce of this bucket in the background, and the backward pass continues. At its end, `backward()` waits
+# for the buckets that are still on their way.
 #
 # ![Two timelines of one training step with a row for computing and a row for the network. With one bucket the all-reduce starts after the backward pass, and the update waits for all of it. With four buckets most of the communication happens during the backward pass, so that the update starts earlier.](pictures/ddp_buckets.svg)
 #
 # The size of a bucket is a compromise. Small buckets start early, but every bucket pays the latency. One
 # bucket with all gradients pays the latency once, but its all-reduce cannot overlap with anything. The
-# argument `bucket_cap_mb` sets the size at which a bucket is closed. Its default has a detail that is easy
-# to miss. Without the argument, the **first** bucket has a limit of 1 MiB ($2^{20}$ bytes) and all others
-# have a limit of 25 MiB. The small first bucket starts the communication early. If you pass
-# `bucket_cap_mb=25` yourself, all buckets have a limit of 25 MiB, also the first one. The two calls look
-# equal but behave differently, as the factory method `_BucketCapacityConfig` in PyTorch's
+# argument `bucket_cap_mb` sets the size at which a bucket is closed, in MiB ($2^{20}$ bytes). Without the
+# argument, the **first** bucket has a limit of 1 MiB, so that communication starts early, and all others have
+# 25 MiB. If you pass `bucket_cap_mb=25`, the first bucket has 25 MiB too. So passing the apparent default
+# changes the buckets, as `_BucketCapacityConfig` in PyTorch's
 # [`distributed.py`](https://github.com/pytorch/pytorch/blob/main/torch/nn/parallel/distributed.py) shows.
 #
-# In the first step DDP does not know the order in which gradients arrive, and it uses one bucket. After the
-# first step it builds the buckets again in the order that it observed. Rank 0 broadcasts the new
-# assignment, so all ranks use the same buckets.
+# These limits hold from the second step on. In the first step DDP does not know the order in which gradients
+# arrive, so it uses a single bucket, and nothing overlaps. Then it builds the buckets in the order that it
+# observed. Rank 0 broadcasts the assignment, so all ranks use the same buckets.
 #
 # ### Exercise 4: Assign gradients to buckets
 #
 # **What:** Write `buckets(sizes, first, cap)`. `sizes` are the bytes of the gradients in the order in which
 # the backward pass computes them. Gradients join the current bucket one after the other. A bucket is closed
 # as soon as its size has reached its limit, so it may be larger than the limit. The limit is `first` bytes
-# for the first bucket and `cap` bytes for all others. The last bucket may stay below its limit.
+# for the first bucket and `cap` bytes for all others.
 #
-# **Why:** The number of buckets is the number of all-reduces in a step, and the last gradient of a bucket
-# decides when its all-reduce can start.
+# **Why:** The number of buckets is the number of all-reduces in a step.
 #
 # **Signature:** `buckets(sizes, first, cap)` returns a list of buckets, and each bucket is the list of the
 # positions of its gradients in `sizes`.
@@ -421,29 +422,30 @@ exercises.check_buckets(buckets)
 MIB = 2**20
 network = ResidualMLP(8, 256, image_size=28)
 sizes = [4 * parameter.numel() for parameter in reversed(list(network.parameters()))]
-for name, first, cap in (("1 MB", 1, 1), ("4 MB", 4, 4), ("25 MB", 25, 25), ("default", 1, 25)):
+for name, first, cap in (("1", 1, 1), ("4", 4, 4), ("25", 25, 25), ("default", 1, 25)):
     found = buckets(sizes, first * MIB, cap * MIB)
     megabytes = [round(sum(sizes[number] for number in bucket) / 1e6, 1) for bucket in found]
-    print(f"{name}: {len(found)} buckets, of {megabytes[:4]} MB{' and so on' * (len(found) > 4)}")
+    more = " and so on" if len(found) > 4 else ""
+    print(f"bucket_cap_mb {name}: {len(found)} buckets, of {megabytes[:4]} MB{more}")
 
 # %% [markdown]
 # ### Gradient accumulation with no_sync
 #
 # Gradient accumulation (lab 9) runs several backward passes before one update, so that a large batch fits
-# into memory. DDP does not know that the first passes are not the last one, so it all-reduces in every pass.
-# The gradients of the earlier passes are sent again and again, although only the sum matters. Inside of
-# *`no_sync`*, as in `with model.no_sync():`, DDP skips the exchange, and the gradients add up on each rank.
-# The last pass runs outside of it and exchanges the sums. The forward pass must stand inside the `with` block
-# too.
+# into memory. DDP cannot know which pass is the last one before the update, so it all-reduces in every pass,
+# although only the sum matters. Inside of *`no_sync`*, as in `with model.no_sync():`, DDP skips the exchange, and the gradients add
+# up on each rank. Both the forward and the backward pass of every pass but the last must stand inside the
+# block. The last one stands outside and exchanges the sums.
 #
 # ### Communication hooks
 #
-# A *communication hook* replaces the all-reduce of a bucket by a function of your own. PyTorch has some of
-# them ready. `fp16_compress_hook` casts the bucket to float16 and halves the bytes. **PowerSGD** ([Vogels
-# et al. 2019](https://arxiv.org/abs/1905.13727)) approximates the gradient matrix of a layer by the product
-# of two thin matrices, and sends only these. For example, a matrix of 1024 x 256 has 262,144 numbers, and
-# two factors of rank 1 have 1024 + 256 = 1,280, which is 205 times fewer. The approximation changes the
-# training: the loss is no longer the loss of the serial run.
+# A *communication hook* replaces the all-reduce of a bucket by a function of your own. PyTorch's
+# `fp16_compress_hook` casts the bucket to float16, which halves the bytes and rounds the gradients to about 3
+# digits. **PowerSGD** ([Vogels et al. 2019](https://arxiv.org/abs/1905.13727)) approximates the gradient
+# matrix of a layer by the product of two thin matrices, and sends only these. For example, a matrix of 1024 x
+# 256 has 262,144 numbers. One column times one row (a matrix of *rank 1*; this rank is not a process) needs
+# only 1024 + 256 = 1,280 numbers, 205 times fewer. Vectors such as biases are sent whole. Both hooks change
+# the losses.
 #
 # `labs/ddp_communication.py` varies these settings and records one step with PyTorch's profiler. This is
 # its step:
@@ -452,9 +454,9 @@ for name, first, cap in (("1 MB", 1, 1), ("4 MB", 4, 4), ("25 MB", 25, 25), ("de
 excerpt(LABS / "ddp_communication.py", "step")
 
 # %% [markdown]
-# The gradients are 17.7 MB, and there are two ranks. In a ring all-reduce each rank sends $2(N-1)/N$ times
-# the size of the tensor (lab 4). How many MB does a rank send in a step with four passes and without
-# `no_sync`?
+# The gradients are 17.7 MB, and there are two ranks. In a ring all-reduce, where ranks send chunks to their
+# neighbours (lab 4), each rank sends $2(N-1)/N$ times the size of the tensor. How many MB does a rank send in
+# a step with four passes and without `no_sync`?
 
 # %%
 # Prediction 2: MB that a rank sends in a step with four passes, without no_sync. Replace both values of None.
@@ -463,7 +465,7 @@ prediction = workbook.predict(2, None, reason=None)
 # %% tags=["folded"]
 WAYS = {
     "default": [], "1 MB": ["--bucket-mb", 1], "4 MB": ["--bucket-mb", 4], "25 MB": ["--bucket-mb", 25],
-    # The following use one bucket of 25 MB for each pass.
+    # The following use one bucket of 25 MiB for each pass.
     "4 passes": ["--bucket-mb", 25, "--passes", 4],
     "4 passes, no_sync": ["--bucket-mb", 25, "--passes", 4, "--no-sync"],
     "float16 hook": ["--bucket-mb", 25, "--hook", "fp16"],
@@ -514,16 +516,17 @@ columns = ["collectives", "sent_MB", "milliseconds"]
 medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round(1)
 
 # %% [markdown]
-# **Result.** With buckets of 1 MB there are 17 all-reduces, and the first one starts soon after the
-# backward pass has started. With an explicit limit of 25 MB there is only one all-reduce, and it starts
-# when all gradients are ready. DDP's default has two: a bucket of 1.1 MB starts early, and the remaining
-# 16.6 MB follow at the end, because this network is smaller than 25 MiB. A larger network fills several
-# buckets of 25 MiB. (The reference results have no row for the default.)
+# **Result.** With `bucket_cap_mb=1` (in the table "1 MB") there are 17 all-reduces, and the first one starts
+# soon after the backward pass has started. With an explicit 25 there is only one, and it starts when all
+# gradients are ready. DDP's default, for which there are no reference results, has two: a bucket of 1.1 MB
+# starts early, and the remaining 16.6 MB follow at the end.
 #
 # The bytes do not depend on the buckets: $2(N-1)/N = 1$ times 17.7 MB on two ranks. Four passes send 71 MB,
 # four times as much. If you predicted this, you knew that DDP exchanges in every backward pass. With
-# `no_sync` it is 17.7 MB again. Float16 halves the bytes to 8.8 MB, and PowerSGD sends 0.15 MB. The profile
-# sees only the first of PowerSGD's three all-reduces, because callbacks start the others.
+# `no_sync` it is 17.7 MB again. Float16 halves the bytes to 8.8 MB. PowerSGD sends 0.15 MB: 0.09 MB of thin
+# matrices, and 0.06 MB of biases and LayerNorm weights. It needs three all-reduces, one for these vectors and
+# two for the matrices. The profile sees only the first, because *callbacks*, functions that run when the one
+# before is complete, start the others.
 #
 # The milliseconds do not improve here. Gloo's threads use the same two cores that compute, so communication
 # and computation compete. On GPUs the network card transfers data while the GPU computes, so the overlap
@@ -531,20 +534,21 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 #
 # ## ZeRO: sharding of optimizer state, gradients and weights
 #
-# Training with Adam in float32 needs 16 bytes per parameter: 4 for the weight, 4 for its gradient, and 8
-# for Adam's two moments, the *optimizer state*. DDP stores all 16 bytes on **every** rank. This is
-# redundant, because every rank stores the same numbers. **ZeRO** (Zero Redundancy Optimizer, Rajbhandari et
-# al. 2020) removes the redundancy by *sharding* tensors: each of $N$ ranks stores $1/N$ of them. ZeRO has
-# three stages, and each stage shards more.
+# Training with Adam in float32 needs 16 bytes per parameter: 4 for the weight, 4 for its gradient, and 8 for
+# the *optimizer state*, which consists of the running means of the gradient and of its square (Adam's
+# *moments*). DDP with `gradient_as_bucket_view=True` stores all 16 bytes on **every** rank, and 20 without
+# it. This is redundant, because every rank stores the same numbers. **ZeRO** (Zero Redundancy Optimizer)
+# removes the redundancy by *sharding* tensors: each of $N$ ranks stores $1/N$ of them. Each of its three
+# stages shards more.
 #
-# * **Stage 1** shards the optimizer state. Each rank updates only its own shard of the weights, then all
-#   ranks exchange the new weights.
-# * **Stage 2** also shards the gradients. A rank needs only the mean gradient of its shard, so a
-#   reduce-scatter replaces the all-reduce. (A *reduce-scatter* sums a tensor over all ranks and leaves each
-#   rank one part of the result.)
-# * **Stage 3** also shards the weights. Before a layer computes, an all-gather collects its weights from
-#   all ranks. (An *all-gather* gives every rank the parts of all ranks.) After the layer has computed, they
-#   are freed.
+# * **Stage 1** shards the optimizer state. A rank updates only its own shard of the weights, so it needs the
+#   mean gradient of this shard only. A *reduce-scatter* computes it: it sums a tensor over all ranks and
+#   leaves each rank one part of the result. Every rank still stores its own gradients whole. After the
+#   update, an *all-gather* gives every rank the new weights of all shards.
+# * **Stage 2** also shards the gradients. The reduce-scatter takes place during the backward pass, and a rank
+#   frees the gradients outside its shard as soon as they have been sent.
+# * **Stage 3** also shards the weights. Before a layer computes, an all-gather collects its weights, and
+#   afterwards they are freed.
 #
 # ![Four rows for DDP and ZeRO stages 1 to 3, and four ranks per row. DDP stores weights, gradients and optimizer state on every rank, 16 bytes per parameter. Stage 1 shards the state, stage 2 also the gradients, stage 3 also the weights, so that four ranks store 10, 7 and 4 bytes per parameter.](pictures/zero_stages.svg)
 #
@@ -553,18 +557,18 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # $$\text{stage 1: } (4 + 4 + \tfrac{8}{N})\,\Psi \qquad
 #   \text{stage 2: } (4 + \tfrac{4 + 8}{N})\,\Psi \qquad \text{stage 3: } \tfrac{4 + 4 + 8}{N}\,\Psi$$
 #
-# bytes. For example, one billion parameters on 4 ranks need 16 GB per rank with DDP, 10 GB with stage 1, 7
-# GB with stage 2 and 4 GB with stage 3. In mixed precision (lab 9) the numbers are different but their sum
-# is the same: 2 bytes for the weight, 2 for the gradient, and 12 for the state, which then contains a
-# float32 copy of the weight. The activations are not part of this count, because every rank computes other
-# activations.
+# bytes. For example, one billion parameters on 4 ranks need 16 GB per rank with DDP, 10 GB with stage 1, 7 GB
+# with stage 2 and 4 GB with stage 3. In mixed precision (lab 9) the sum is the same: 2 bytes for the weight,
+# 2 for the gradient, and 12 for the state, which contains a float32 copy of the weight (4) and the moments
+# (8). The stages then store $4 + 12/N$, $2 + 14/N$ and $16/N$ bytes per parameter. The activations are not
+# part of this count. Each rank computes the activations of its own images, so they are not redundant.
 #
 # ### Exercise 5: Memory of a rank
 #
 # **What:** Write `rank_bytes(parameters, ranks, stage, weights=4, gradients=4, state=8)`, the bytes that
 # one rank stores. Stage 0 means DDP.
 #
-# **Why:** The function tells you which stage fits your GPU before you request 64 of them.
+# **Why:** The function tells you which stage fits your GPU.
 #
 # **Signature:** returns a number of bytes. `weights`, `gradients` and `state` are bytes per parameter.
 #
@@ -607,17 +611,17 @@ describe(
 )
 
 # %% [markdown]
-# The figure computes the example of the paper with your function: 7.5 billion parameters in mixed
-# precision. DDP needs 120 GB on any number of ranks, which is more than a GPU of 80 GB has. On 64 ranks
-# stages 1, 2 and 3 need 31, 17 and 1.9 GB. Stages 1 and 2 have a lower limit, because the weights remain
-# whole on every rank. Only stage 3 has no such limit.
+# The figure computes the paper's example with your function: 7.5 billion parameters in mixed precision. DDP
+# needs 120 GB on any number of ranks, which is more than a GPU of 80 GB has. On 64 ranks stages 1, 2 and 3
+# need 31, 17 and 1.9 GB. Stage 1 cannot fall below 30 GB, because weights and gradients remain whole, and
+# stage 2 not below 15 GB, because the weights do. Only stage 3 has no such limit.
 #
 # ### Exercise 6: ZeRO stage 1
 #
 # **What:** Write `zero1(model, lr)`. It creates an Adam over *this rank's* parameters only, and a function
 # `step` that updates them and then gives all ranks all new weights. A shard consists of whole parameters
-# (tensors), and all shards should have about equally many numbers. When `step()` is called, the gradients
-# are already averaged.
+# (tensors), and all shards should have about equally many numbers. Before `step()`, an all-reduce has
+# averaged all gradients, which is simpler than a reduce-scatter.
 #
 # **Why:** Ten lines divide the largest part of the memory by the number of ranks.
 #
@@ -663,28 +667,27 @@ def zero1(model, lr):
 exercises.check_zero1(zero1)
 
 # %% [markdown]
-# PyTorch's `ZeroRedundancyOptimizer` does the same on top of DDP. It also partitions whole tensors.
-#
 # ## FSDP2: gather, compute, free
 #
 # `fully_shard` is PyTorch's implementation of ZeRO stage 3 and is called **FSDP2** (Fully Sharded Data
-# Parallel, second version). It replaces each parameter of a module by a `DTensor`, of which each rank
-# stores one part of the rows. You call it once for every block and once for the whole model. Each call
-# forms a group of parameters that are gathered together. Before a block computes, its weights are gathered,
-# and afterwards they are freed. The backward pass gathers them again, because it needs the weights to
-# compute the gradients. Each gradient is reduce-scattered as soon as its block is done.
+# Parallel, second version). It replaces each parameter of a module by a `DTensor` (distributed tensor), of
+# which each rank stores one part of the rows. You call it for every block and then for the whole model. Each
+# call forms a group of the parameters that no earlier call has taken, so the last group contains only the
+# layers outside the blocks. Before a group computes, its weights are gathered, and afterwards they are freed.
+# The backward pass gathers them again, because it needs the weights to compute the gradients. Each gradient
+# is reduce-scattered as soon as its block is done.
 #
 # ![A timeline of FSDP for three blocks with rows for the network, for computing and for the whole weights in memory. The weights of the next block are gathered while the current block computes. After the forward pass of a block its weights are freed, and the backward pass gathers them again. Gradients are reduce-scattered after the backward pass of their block.](pictures/fsdp_timeline.svg)
 #
-# Two details of the picture matter. First, the all-gather of the next block overlaps with the computation
-# of the current block, so it costs little time as long as the network is fast enough. Second, only one or
-# two blocks are whole at the same time. If you wrap only the whole model, all weights are one group, all of
-# them are gathered before the first layer, and their peak memory is as large as with DDP. So wrap the
-# blocks.
+# Two details of the picture matter. First, the all-gather of the next block overlaps with the computation of
+# the current block, so it costs little time if the network is fast enough. Second, only one or two blocks are
+# whole at the same time. If you call `fully_shard` only for the whole model, all weights are one group and
+# are whole together, as with DDP. So call it for every block.
 #
-# With `reshard_after_forward=False` the weights stay whole between the forward and the backward pass. This
-# saves one all-gather, and it is close to ZeRO stage 2. These lines of `sharded_training.py` shard the
-# network:
+# With `reshard_after_forward=False` the weights stay whole from the forward to the backward pass. This saves
+# one of the two all-gathers, so a step sends as much as ZeRO stage 2, and the lab calls it "FSDP2 stage 2".
+# Outside of the two passes, however, a rank stores only its shard of the weights. These lines of
+# `sharded_training.py` shard the network:
 
 # %%
 excerpt(SCRIPT, "fsdp")
@@ -743,8 +746,7 @@ print(np.round(call(losses_of, "faulty_shard", ranks=2, uses=(faulty_shard,))[0]
 # **What:** Find the reason, and write `shard(model, lr)`, which shards the model and returns an optimizer
 # that updates it.
 #
-# **Why:** The mistake raises no error. The optimizer simply updates tensors that the network no longer
-# uses.
+# **Why:** The mistake raises no error.
 #
 # **Signature:** `shard(model, lr)` changes the model in place and returns the optimizer.
 #
@@ -781,9 +783,9 @@ exercises.check_shard(shard)
 # %% [markdown]
 # ### Gradient norm over shards
 #
-# Gradient clipping limits the norm of the whole gradient, so that a single bad batch cannot destroy the
-# weights. With sharded gradients each rank knows only a part of it. A colleague calls `clip_grad_norm_` on
-# the shard of each rank. The next cell does this with two numbers, one on each of two ranks.
+# Gradient clipping (lab 9) limits the norm of the whole gradient. With sharded gradients each rank knows only
+# a part of it. A colleague calls `clip_grad_norm_` on the shard of each rank. The next cell does this with
+# two numbers, one on each of two ranks.
 
 # %%
 for gradient in ([3.0, 4.0], [0.5, 8.0]):
@@ -795,7 +797,7 @@ for gradient in ([3.0, 4.0], [0.5, 8.0]):
 
 # %% [markdown]
 # The gradient [3, 4] has the norm 5, and clipped to 1 it is [0.6, 0.8]. The ranks compute [1, 1] instead,
-# which has another direction. Clipping should shorten the gradient and keep its direction.
+# which has another direction. Clipping should only shorten the gradient.
 #
 # ### Exercise 8: Clip by the global norm
 #
@@ -838,44 +840,42 @@ exercises.check_clip(clip)
 # %% [markdown]
 # ## DeepSpeed
 #
-# [DeepSpeed](https://www.deepspeed.ai) is the library of ZeRO's authors. It implements all three stages.
-# Instead of wrapping modules you pass a configuration, and `deepspeed.initialize` returns an *engine* that
-# replaces the model and the optimizer. The calls become `engine(images)`, `engine.backward(loss)` and
-# `engine.step()`. In short, the script does this:
+# [DeepSpeed](https://www.deepspeed.ai) is the library of ZeRO's authors and implements all three stages. You
+# pass a configuration, and `deepspeed.initialize` returns an *engine* that replaces the model and the
+# optimizer. The calls become `engine(images)`, `engine.backward(loss)` and `engine.step()`. In short:
 #
 # ```python
 # config = {
-#     "train_micro_batch_size_per_gpu": 32,
+#     "train_micro_batch_size_per_gpu": 32,  # images per rank and backward pass
 #     "gradient_clipping": 0.0,
 #     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
 # }
 # engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 # ```
 #
-# Two of DeepSpeed's defaults are surprising. It clips gradients at a norm of 1, and in stage 3 it keeps
-# small tensors whole. The script switches both off, so that the mode can be compared with the others.
+# Two of DeepSpeed's defaults are surprising. It clips gradients at a norm of 1, and in stage 3 it keeps small
+# tensors whole. The script switches both off.
 #
 # ## Communication volume of the stages
 #
-# Sharding saves memory, but it may send more. An all-reduce consists of two halves, a reduce-scatter
-# followed by an all-gather, and each half sends $(N-1)/N$ times the tensor. Count these halves. DDP
-# all-reduces the gradients: two halves, or **1** all-reduce. Stages 1 and 2 reduce-scatter the gradients
-# and all-gather the weights: also **1**. Stage 3 gathers the weights twice, for the forward and for the
-# backward pass, and reduce-scatters the gradients: three halves, or **1.5** all-reduces.
+# Sharding saves memory, but it may send more. An all-reduce consists of two halves, a reduce-scatter followed
+# by an all-gather, and each half sends $(N-1)/N$ times the tensor. DDP all-reduces the gradients: two halves,
+# or **1** all-reduce. Stages 1 and 2 reduce-scatter the gradients and all-gather the weights: also **1**.
+# Stage 3 gathers the weights twice, for the forward and for the backward pass, and reduce-scatters the
+# gradients: three halves, or **1.5** all-reduces.
 #
 # ![Bars of the bytes that a step sends, in units of an all-reduce. DDP sends 1. Stages 1 and 2 send 1 with NCCL, and 1.5 with Gloo, whose reduce-scatter sends as much as an all-reduce. Stage 3 sends 1.5 with NCCL and 2 with Gloo.](pictures/zero_traffic.svg)
 #
 # The count depends on the library. Gloo's reduce-scatter does a whole all-reduce and keeps one part, so it
-# sends twice as much as NCCL's. With Gloo, stages 1 and 2 send 1.5 and stage 3 sends 2 times the volume of
-# an all-reduce. PyTorch's `ZeroRedundancyOptimizer` runs on top of DDP. It all-reduces the gradients and
-# then broadcasts the new weights, so it sends 1.5 with every library.
+# sends twice as much as NCCL's, and the stages send 1.5, 1.5 and 2. Your `zero1` and PyTorch's version of it,
+# `ZeroRedundancyOptimizer`, all-reduce the gradients and then broadcast the new weights, so they send 1.5
+# with every library.
 #
 # ## Measurement of all modes
 #
-# The next experiment runs each mode on 2 ranks, and one of them on 4. It measures the memory between the
-# backward pass and the update, and the bytes that a step sends. It compares the memory with your formula
-# and the bytes with the count above. The network has 2.3 million parameters. How many MB does a rank store
-# with FSDP2 stage 3 on 2 ranks?
+# The next experiment runs each mode on 2 ranks, and FSDP2 stage 3 also on 4. It compares the memory between
+# the backward pass and the update with your formula, and the bytes of a step with the count above. The
+# network has 2.3 million parameters. How many MB does a rank store with FSDP2 stage 3 on 2 ranks?
 
 # %%
 # Prediction 3: MB that a rank stores with FSDP2 stage 3 on 2 ranks. Replace both values of None.
@@ -946,28 +946,28 @@ print(f"largest difference from the serial loss: {modes['loss_difference'].max()
 compare(modes, shipped, by=["ranks", "mode"], value="step_seconds")
 
 # %% [markdown]
-# **Result.** Every mode has the losses of the serial run, up to rounding. DDP, Horovod and your own loop
-# store 37 MB on each rank, which is $16 \times 2.3$ million bytes. FSDP2 stage 3 stores half of it, 18 MB.
-# If you predicted 18, you divided all 16 bytes by the two ranks. The other modes follow the formula, with
-# three exceptions:
+# **Result.** Every mode has the losses of the serial run, up to rounding. DDP, Horovod and the mode `hand`
+# store 37 MB on each rank, which is $16 \times 2.3$ million bytes. FSDP2 stage 3 stores half of it, 18 MB. If
+# you predicted 18, you divided all 16 bytes by the two ranks. The other modes follow the formula, with three
+# exceptions:
 #
 # * PyTorch's ZeRO-1 partitions *whole tensors*, so one rank stores slightly more than half of the state.
 #   The figure shows the largest rank.
-# * FSDP2 "stage 2" stores less than the formula of stage 2 says, because its weights are whole only from
-#   the forward to the backward pass. The next experiment shows them.
-# * DeepSpeed 1 stores no more gradients than DeepSpeed 2, and all three DeepSpeed modes have buffers of
-#   about 1 MB.
+# * FSDP2 stage 2 stores less than the formula of stage 2 says, because its weights are whole only from the
+#   forward to the backward pass.
+# * DeepSpeed 1 stores less than the formula of stage 1 says, because after the backward pass it keeps only
+#   the gradients of its shard, like DeepSpeed 2. All three DeepSpeed modes have buffers of about 1 MB. Their
+#   formulas count 12 bytes of state, because DeepSpeed keeps a float32 copy of the weights that a rank
+#   updates.
 #
-# No sharded mode is faster than DDP here: a step takes 32 ms with DDP and 104 ms with FSDP2 stage 3
-# (medians, 2 ranks, n = 3). Use sharding when the memory requires it. Training with Adam costs 16 bytes per
-# parameter, and ZeRO divides them by $N$ in three stages. With NCCL, as in the paper, stages 1 and 2 send
-# as much as DDP, and stage 3 sends 1.5 times as much.
+# No sharded mode is faster than DDP here: a step takes 32 ms with DDP and 104 ms with FSDP2 stage 3 (medians,
+# 2 ranks, n = 3). Use sharding when the memory requires it.
 #
 # ### Peak memory of stage 3
 #
-# The next table shows a network with twelve blocks. `held_MB` is stored all the time. `on_top_MB` is the
-# largest amount that is allocated in addition within a step. It contains the gradients, the activations,
-# and with FSDP2 the gathered weights: all of them in stage 2, and those of one or two blocks in stage 3.
+# The next table shows a network with twelve blocks and 26 MB of weights. `held_MB` is stored all the time.
+# `on_top_MB` is the largest amount that is allocated in addition within a step: gradients, activations, and
+# the gathered weights of FSDP2.
 
 
 # %%
@@ -984,18 +984,19 @@ tops = sweep("sharding_peaks", peaks, grid(mode=kinds, repeat=seeds(1)))
 medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_top_MB"]).round(1)
 
 # %% [markdown]
-# Stage 2 needs 35 MB on top and stage 3 needs 27 MB (n = 3). The difference is the memory of the weights
-# that stage 3 frees after each block.
+# Stage 2 needs 35 MB on top and stage 3 needs 27 MB (n = 3). The difference is less than 26 MB, because the
+# peaks are at different times. In stage 2 the peak is at the end of the forward pass, when all weights are
+# whole. In stage 3 it is near the end of the backward pass, when a rank stores the weights of one or two
+# blocks and most gradients of its shard (13 MB).
 #
 # ## Offload to CPU memory or disk
 #
 # If even a shard is too large for the GPU, the next larger memory can store it: CPU memory for a GPU, or a
-# disk for a CPU. This is called *offload*. Two kinds of tensors are suitable.
+# disk for a CPU. This is called *offload*. Two kinds of tensors suit it.
 #
 # * **Activations** are saved by the forward pass and used once by the backward pass. PyTorch calls two
-#   functions of yours, `saved_tensors_hooks`, when it saves a tensor and when it needs it again. They can
-#   move the tensor out and bring it back. The alternative is to compute the activations again (activation
-#   checkpointing, lab 9).
+#   functions of yours, `saved_tensors_hooks`, which move a tensor when it is saved and when it is needed
+#   again. The alternative is to compute the activations again (activation checkpointing, lab 9).
 # * **Optimizer state** is used only once per step, so it may be stored where access is slow.
 #
 # This lab uses CPUs, so the next memory is a file. These lines of `labs/out_of_core.py` write each saved
@@ -1034,18 +1035,17 @@ columns = ["peak_MB", "milliseconds"]
 medians(core, reference("out_of_core"), by=["activations"], columns=columns).round(1)
 
 # %% [markdown]
-# **Result.** The losses are the same. Recomputation reduces the peak from 90 to 24 MB, and files reduce it
-# to 14 MB. A step takes 231 ms with the activations in memory, 288 ms with recomputation, and 322 ms with
-# files (medians, n = 3). If you predicted "file", you weighed copying every activation twice against one
-# more forward pass. The ranges of the two overlap, so your run may show the opposite order. Both are close
-# here only because the page cache is fast. A real disk would be slower.
+# **Result.** The losses are the same. Recomputation reduces the peak from 90 to 24 MB, and files reduce it to
+# 14 MB. A step takes 231 ms with the activations in memory, 288 ms with recomputation, and 322 ms with files
+# (medians, n = 3). If you predicted "file", you compared two copies of every activation with one more forward
+# pass. The times of the runs with files and with recomputation overlap, so your run may show the opposite
+# order. A real disk, without the page cache, would be slower.
 #
 # ### Optimizer state in a file
 #
-# `torch.from_file(..., shared=True)` returns a tensor whose memory is a file. Adam works with it as with
-# any other tensor. The column `own_MB` below is the growth of the memory that belongs to the process and to
-# no file (the kernel calls it `RssAnon`). Adam's two moments need 8 bytes per parameter. With the state in
-# a file you should find these bytes in `in_files_MB` instead of `own_MB`.
+# `torch.from_file(..., shared=True)` returns a tensor whose memory is a file. The column `own_MB` below is
+# the growth of the memory that belongs to the process and to no file. Adam's moments, 8 bytes per parameter,
+# should move from there to `in_files_MB`.
 
 # %%
 hidden = by_run_length(quick=128, learner=512, reference=512)
@@ -1055,39 +1055,38 @@ table = pd.DataFrame({f"state in {place}": out_of_core(state=place, **large) for
 table.drop("peak_MB").round(3)
 
 # %% [markdown]
-# The state has left the process's own memory, and the loss is the same. On GPUs, the following lines move
-# tensors to CPU memory:
+# The state has left the process's own memory, and the loss is the same. The row `milliseconds` shows the
+# cost. On GPUs, the following lines move tensors to CPU memory:
 #
 # * FSDP2: `fully_shard(block, offload_policy=CPUOffloadPolicy())` stores the shards of weights, gradients
 #   and state in CPU memory.
 # * DeepSpeed: `"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}`, or `"nvme"` with
 #   stage 3 for a fast disk.
-# * Activations: `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward pass.
+# * Activations: `with torch.autograd.graph.save_on_cpu(pin_memory=True):` around the forward pass, with
+#   pinned memory (lab 9).
 #
 # `sharded_training.py fsdp3-offload` and `deepspeed2-offload` contain the first two, and `out_of_core.py
-# --activations cpu` contains the third. They have not been run on a GPU for this course. Without a GPU,
-# DeepSpeed's offload takes the same steps as before, and the script refuses FSDP2's offload, because there
-# is no GPU memory that it could save.
+# --activations cpu` contains the third. They have not been run on a GPU for this course.
 #
 # ## Summary
 #
-# * Horovod, DDP, ZeRO and FSDP2 compute the same updates as a single process. The losses agree to
-#   $10^{-6}$, and a larger difference is a mistake.
-# * DDP all-reduces gradients in buckets during the backward pass. By default the first bucket has a limit
-#   of 1 MiB and the others of 25 MiB; an explicit `bucket_cap_mb=25` applies to all buckets, so this lab's
-#   network needs 1 all-reduce instead of 2.
+# * Horovod, DDP, ZeRO and FSDP2 compute the same updates as a single process. The losses agree to $10^{-6}$,
+#   and a difference far above this is a mistake.
+# * DDP all-reduces gradients in buckets during the backward pass. By default the first bucket has a limit of
+#   1 MiB and the others of 25 MiB. An explicit `bucket_cap_mb=25` applies to all buckets, so the network with
+#   17.7 MB of gradients needs 1 all-reduce with it, and 2 by default.
 # * Four backward passes send four times the bytes (71 MB instead of 18 MB), unless `no_sync` suppresses the
 #   exchange in the first three.
 # * ZeRO stages 1 to 3 shard the optimizer state, the gradients and the weights. On 4 ranks a rank stores
 #   10, 7 and 4 bytes per parameter instead of 16.
-# * In units of an all-reduce a step sends 1 with DDP, 1 with stages 1 and 2, and 1.5 with stage 3. With
-#   Gloo, whose reduce-scatter sends twice as much, it is 1, 1.5 and 2.
-# * FSDP2 gathers the weights of a block, computes and frees them. Create the optimizer after `fully_shard`,
-#   and wrap every block.
+# * In units of one all-reduce of all gradients, a step sends 1 with DDP, 1 with stages 1 and 2, and 1.5 with
+#   stage 3. With Gloo, whose reduce-scatter sends twice as much, it is 1, 1.5 and 2.
+# * FSDP2 gathers the weights of a block, computes and frees them. Call `fully_shard` for every block, and
+#   create the optimizer afterwards.
 # * Offload moves activations or optimizer state to a larger and slower memory. Here the peak fell from 90
 #   to 14 MB, and a step took 1.4 times as long.
-# * A sampler without `set_epoch`, a mean of means, an early optimizer and a norm per shard raise no error.
-#   Test for them.
+# * A sampler without `set_epoch`, a metric that counts images twice, an optimizer that was created too early
+#   and a gradient norm over one shard raise no error. Test for them.
 #
 # ## Self-check questions
 
