@@ -382,6 +382,7 @@ edits.apply(SCRIPT, "optimizer", FRAMEWORK)
 
 # %%
 exercises.check_optimizer(SCRIPT)
+print(f"You predicted: {prediction} different networks.")
 
 # %% [markdown]
 # There are still two. Averaged gradients mean equal *steps*, but the two ranks start with different random

@@ -206,7 +206,7 @@ def test_cancel_ends_all_processes(lab, page, tmp_path):
     assert lab.process.children(recursive=True) == []
 
 
-def test_lab_7_shows_the_button_and_names_the_missing_script(lab, page, tmp_path):
+def test_lab_8_shows_the_button_and_names_the_missing_script(lab, page, tmp_path):
     open_document(page, lab, "02_gradient_descent.ipynb")
     page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     expect(button(page)).not_to_be_visible()

@@ -15,6 +15,9 @@ from hvdlab.course.lab_source import LabSource
 EPILOG = """\
 The notebooks write the file notebooks/work/answers.json when a check says "Right", when you make a prediction
 and when you answer a question. The notebooks with the solutions do not write it.
+
+example:
+  hvdlab progress
 """
 
 

@@ -121,7 +121,10 @@ def test_a_submission_cannot_distinguish_its_own_view_from_shared_data(walled, t
     alone = answers(LOOK, data, tmp_path, walled)
     together = answers(LOOK, data[0], tmp_path, walled)
     assert [seen["own"] for seen in together] == ["0", "0"]
-    own_to_a_run = ("PMIX", "OMPI_MCA_orte", "PRTE", "OMPI_MCA_ess", "HYDRA", "TMPDIR")
+    own_to_a_run = (
+        *("PMIX", "OMPI_MCA_orte", "PRTE", "OMPI_MCA_ess", "HYDRA", "TMPDIR"),
+        "MASTER_PORT",
+    )
     for one, other in zip(alone, together, strict=True):
         for key in ("argv", "work", "python", "caller", "links", "can_do"):
             assert one[key] == other[key]

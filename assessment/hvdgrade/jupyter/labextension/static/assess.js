@@ -126,7 +126,7 @@ export function makePlugin(lab) {
     // The script that a document stands for; lab 8 stands for the one that its learner writes.
     function scriptOf(path = "") {
       if (path.endsWith(".py")) return path;
-      if (!/^07_.*\.ipynb$/.test(PathExt.basename(path))) return null;
+      if (!/^08_.*\.ipynb$/.test(PathExt.basename(path))) return null;
       const folder = PathExt.dirname(path).replace(/(^|\/)solutions$/, "");
       return PathExt.join(folder, "work/assessment.py");
     }
