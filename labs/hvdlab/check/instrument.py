@@ -27,7 +27,7 @@ from hvdlab.script_analysis.script import Script
 
 WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
-# Collectives by their last names, without those that are also names of other functions.
+# Collectives by their last names, without the functions that are also names of other functions.
 NAMES = {*COLLECTIVES, *TORCH_COLLECTIVES} - {"reduce", "gather", "scatter"}
 EXITS = {"exit", "_exit", "quit"}
 Loop = ast.For | ast.While
