@@ -148,8 +148,8 @@ exercises.check_average_gradients(average_gradients)
 #
 # A parallel mode is correct if it takes the same steps as a single process that reads the whole batch.
 # `labs/sharded_training.py` trains a `ResidualMLP` with 2.3 million parameters, most of them in four equal
-# *blocks* of two linear layers. Its twelve modes are `serial`, `hand`, `ddp`, `horovod`, `zero1`, two of
-# FSDP2, three of DeepSpeed, and two with offload. All start from the same weights and read the same global
+# *blocks* of two linear layers. Its twelve modes are `serial`, `hand`, `ddp`, `horovod`, `zero1`, and seven
+# more that the later sections of this lab explain. All start from the same weights and read the same global
 # batch of 64 images. The ranks start with different random seeds, so a missing broadcast would show in the
 # losses. These lines are the mode `hand`, which all-reduces every gradient separately, and the mode `ddp`:
 
