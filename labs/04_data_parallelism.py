@@ -153,7 +153,7 @@ describe(
 # Data parallelism is useful only if it trains the same network as one process would. This section proves that
 # it does.
 #
-# **Symbols.** $w$ are the weights, and $x_1, \dots, x_n$ are the $n$ examples of one mini-batch. $\ell_i(w)$
+# **Symbols.** $w$ are the weights, and $x_1, \ldots, x_n$ are the $n$ examples of one mini-batch. $\ell_i(w)$
 # is the loss of example $x_i$, and $\nabla \ell_i(w)$ its gradient, an array with one number per weight. The
 # loss of the mini-batch is the mean of the losses of its examples, so its gradient is
 #
@@ -161,7 +161,7 @@ describe(
 #
 # The second step holds because the gradient of a sum is the sum of the gradients. Now $N$ ranks share the
 # work. Rank $k$ gets the shard $S_k$, a set of example numbers, and every example is in exactly one shard.
-# Shard $S_k$ has $n_k$ examples, so $n_0 + \dots + n_{N-1} = n$. All ranks hold the same $w$. Rank $k$
+# Shard $S_k$ has $n_k$ examples, so $n_0 + \ldots + n_{N-1} = n$. All ranks hold the same $w$. Rank $k$
 # computes the mean over its own examples,
 #
 # $$g_k = \frac{1}{n_k}\sum_{i \in S_k} \nabla \ell_i(w). \tag{2}$$

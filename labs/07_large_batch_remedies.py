@@ -324,7 +324,7 @@ describe(
 # convolution. Networks with it tolerate larger learning rates, and train faster. It is the one common layer
 # in which the examples of a batch influence each other.
 #
-# **In training**, for a batch of $m$ values $x_1, \dots, x_m$ of a feature it computes
+# **In training**, for a batch of $m$ values $x_1, \ldots, x_m$ of a feature it computes
 #
 # $$\mu = \frac1m \sum_i x_i, \qquad \sigma^2 = \frac1m \sum_i (x_i - \mu)^2, \qquad y_i = \gamma\, \frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta.$$
 #
@@ -874,7 +874,7 @@ describe(
 # LARS adapts SGD. Language models are trained with Adam, which has a learning rate for each *weight*.
 # **LAMB** ([You et al. 2020](https://arxiv.org/abs/1904.00962)) adds the idea of LARS to Adam. Adam keeps two
 # moving averages, $m$ of the gradient and $v$ of its square (here $v$ is no velocity). In update
-# $t = 1, 2, \dots$
+# $t = 1, 2, \ldots$
 #
 # $$ m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad a = \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}. $$
 #

@@ -52,17 +52,24 @@ def sources() -> list[Path]:
     return labs + [LABS / name for name in PAGES if (LABS / name).exists()]
 
 
+def read(path: Path):
+    """Return the notebook that a source describes, complete."""
+    return jupytext.read(path, fmt="py:percent" if path.suffix == ".py" else "md")
+
+
 def build(path: Path) -> dict[Path, str]:
     """Return what a source becomes: {path relative to notebooks/: text of the notebook}."""
-    notebook = jupytext.read(path, fmt="py:percent" if path.suffix == ".py" else "md")
+    notebook = read(path)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             _embed_pictures(cell, path)
     notebook.cells[0].source += f"\n\n<sub>Generated from `labs/{path.name}`: edit that file.</sub>"
-    learner, exercises = _learner(notebook, path)
-    built = {Path(f"{path.stem}.ipynb"): _text(learner)}
+    stubs, exercises = learner(notebook, path)
+    built = {Path(f"{path.stem}.ipynb"): _text(stubs)}
     if exercises:
-        built[Path("solutions", f"{path.stem}.ipynb")] = _text(_solution(notebook))
+        complete = solution(notebook)
+        complete.cells[0].source += "\n\n**This is the version with the solutions.**"
+        built[Path("solutions", f"{path.stem}.ipynb")] = _text(complete)
     return built
 
 
@@ -77,8 +84,8 @@ def _embed_pictures(cell, path):
     cell.source = PICTURE.sub(r"\1attachment:\2.png)", cell.source)
 
 
-def _learner(notebook, path):
-    """The notebook with stubs in place of solutions, and how many exercises it has."""
+def learner(notebook, path: Path):
+    """Return the notebook with stubs in place of solutions, and how many exercises it has."""
     exercises, cells = 0, []
     for number, cell in enumerate(notebook.cells):
         if "solution" in cell.metadata.get("tags", []):
@@ -112,15 +119,14 @@ def _learner(notebook, path):
     return nbformat.v4.new_notebook(cells=cells), exercises
 
 
-def _solution(notebook):
-    """The notebook whole, without the marks."""
+def solution(notebook):
+    """Return the complete notebook, without the marks. It works in a folder of its own."""
     cells = copy.deepcopy(notebook.cells)
     for cell in cells:
         lines = cell.source.splitlines()
         cell.source = "\n".join(
             line for line in lines if not (BEGIN.match(line) or END.match(line))
         )
-    cells[0].source += "\n\n**This is the version with the solutions.**"
     cells.insert(1, nbformat.v4.new_code_cell(APART.rstrip("\n")))
     return nbformat.v4.new_notebook(cells=cells)
 

@@ -205,5 +205,7 @@ def _state(script: Path, rank: int) -> str:
     at = re.search(rf'{re.escape(script.name)}", line (\d+)', stack)
     if not at:
         return "runs"
-    line = script.read_text(encoding="utf-8").splitlines()[int(at[1]) - 1]
-    return f"is in `{line.strip()}`"
+    line = script.read_text(encoding="utf-8").splitlines()[int(at[1]) - 1].strip()
+    if line.startswith(("import ", "from ")):  # it has not called the function's own code yet
+        return f"did not start: it is still in `{line}`"
+    return f"is in `{line}`"

@@ -144,6 +144,18 @@ def test_ranks_that_wait_for_each_other_are_ended_and_told_where_they_are():
     )
 
 
+def imports_slowly(comm):
+    import slow_module  # noqa: F401
+
+
+@pytest.mark.mpi
+def test_ranks_that_still_import_are_not_said_to_wait_for_each_other(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(TimeUp, match="rank 1 did not start: it is still in `import slow_module"):
+        call(imports_slowly, ranks=2, timeout=8)
+
+
 def answers_and_lingers(comm):
     import atexit
     import time

@@ -1,0 +1,197 @@
+"""Write the pages of the site as Sphinx reads them: the labs with their outputs, guides, commands and API.
+
+The folders are those of the repository, so the links between its files hold on the site as well.
+"""
+
+import copy
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
+from hvdgrade.cli import COMMANDS as GRADER_COMMANDS
+from hvdlab.cli import COMMANDS as LAB_COMMANDS
+from hvdlab.course import workbook
+from hvdlab.course.workbook import Question
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
+CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
+API = {
+    "hvdlab.data": "CIFAR-10 and Fashion-MNIST as arrays",
+    "hvdlab.launch": "Start scripts and functions on several ranks",
+    "hvdlab.record": "Record a training run for the grader",
+    "hvdlab.schedules": "Learning-rate and batch-size schedules",
+    "hvdlab.noise_scale": "The gradient noise scale",
+    "hvdlab.scaling": "A cost model of all-reduce and of a training step",
+    "hvdlab.reference": "Every formula of the package in NumPy",
+    "hvdlab.torch": "Optimizers and ghost batch norm for PyTorch",
+    "hvdlab.torch.noise": "Gradient noise and loss weights for PyTorch",
+    "hvdlab.torch.schedules": "Schedules for PyTorch",
+    "hvdlab.keras": "Optimizers and ghost batch norm for Keras",
+    "hvdlab.keras.noise": "Gradient noise and loss weights for Keras",
+    "hvdlab.keras.schedules": "Schedules for Keras",
+    "hvdlab.keras.horovod": "Horovod for Keras 3",
+    "hvdgrade.export": "Results of the grader for other programs",
+}
+
+
+def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versions: dict) -> None:
+    """Write all pages.
+
+    Args:
+        source: the folder to write to, which does not exist.
+        solved: name of a lab -> its notebook with solutions and outputs. Each cell has the metadata
+            "number", its number in the source of the lab.
+        learner_versions: name of a lab -> the learner's notebook, with the same metadata.
+    """
+    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "*.py", "README.md"))
+    for folder in ("labs", "assessment", "docker"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=IGNORED)
+    for name in ("README.md", "CONTRIBUTING.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    (source / "notebooks/solutions").mkdir(parents=True)
+    for name, notebook in learner_versions.items():
+        _write_lab(source / f"notebooks/{name}.ipynb", notebook, solved.get(name))
+    for name, notebook in solved.items():
+        _write_lab(source / f"notebooks/solutions/{name}.ipynb", notebook, notebook)
+    _write_index(source / "labs.md", "Labs", "notebooks", learner_versions)
+    _write_index(
+        source / "notebooks/solutions/index.md", "Labs with their solutions", "", solved
+    )
+    (source / "commands.md").write_text(_commands(), encoding="utf-8")
+    _write_api(source / "api")
+
+
+def _write_lab(path, notebook, solved):
+    """Write one version of a lab, with the outputs of the run."""
+    name, is_solution = path.stem, path.parent.name == "solutions"
+    number = int(name[:2])
+    questions = workbook.questions(number) if solved else []
+    outputs = {cell.metadata.get("number"): cell for cell in solved.cells} if solved else {}
+    cells, asked = [], set()
+    for cell in copy.deepcopy(notebook.cells):
+        if cell.metadata.get("number") is None:  # sets the folder of the version with solutions
+            continue
+        question = CALLS_QUESTION.search(cell.source)
+        if question and cell.cell_type == "code":
+            if question[1] not in asked:
+                asked.add(question[1])
+                text = _quiz(int(question[1]), questions[int(question[1]) - 1])
+                cells.append(nbformat.v4.new_markdown_cell(text))
+            continue
+        if cell.cell_type == "markdown":
+            cell.source = _links(cell.source, is_solution)
+        else:
+            done = outputs.get(cell.metadata["number"])
+            cell.outputs = [_shown(output) for output in (done.outputs if done else [])]
+            if "folded" in cell.metadata.get("tags", []):
+                cell.metadata["tags"] = ["hide-input"]
+        cells.append(cell)
+    if solved:
+        _head(cells, name, is_solution)
+    page = nbformat.v4.new_notebook(cells=cells)
+    page.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3"},
+        "language_info": {"name": "python"},
+    }
+    for count, cell in enumerate(page.cells):
+        cell.id = f"cell-{count:03d}"
+    nbformat.write(page, path)
+
+
+def _head(cells, name, is_solution):
+    """Say below the title which version this is, and where the other one is."""
+    title, _, rest = cells[0].source.partition("\n")
+    other = (
+        f"This version has the solutions of all exercises. [Without the solutions](../{name}.ipynb)"
+        if is_solution
+        else f"Each exercise is a cell to complete in the notebook `notebooks/{name}.ipynb`. The outputs"
+        " are those of the solutions, and experiments show the shipped results."
+        f" [With the solutions](solutions/{name}.ipynb)"
+    )
+    cells[0].source = f"{title}\n\n```{{note}}\n{other}\n```\n{rest}"
+
+
+def _links(text, is_solution):
+    """Return a text whose pictures and links hold at its place on the site."""
+    up = "../../" if is_solution else "../"
+    text = text.replace("](pictures/", f"]({up}labs/pictures/")
+    text = re.sub(r"\]\((glossary|survey)\.(?:ipynb|md)", rf"]({up}labs/\1.md", text)
+    if is_solution:
+        text = text.replace("](../", "](../../").replace("](../../../", "](../../")
+        text = text.replace("](00_start_here", "](../00_start_here")
+    return text
+
+
+def _shown(output):
+    """Return an output without what needs a kernel: a widget's picture stays."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        data.pop("application/vnd.jupyter.widget-view+json", None)
+    return output
+
+
+def _quiz(number: int, question: Question) -> str:
+    """Return a question as a text whose answers open on a click."""
+    lines = [f"**Question {number}.** {question.text}", ""]
+    if not question.choices:
+        lines += [_opens("Answer", f"{question.answer:g}. {question.explanation}")]
+        return "\n".join(lines)
+    for letter, choice in zip(question.letters, question.choices, strict=False):
+        right = letter == question.answer
+        said = f"Right. {question.explanation}" if right else f"No. {question.feedback[letter]}"
+        lines.append(_opens(f"{letter}) {choice}", said))
+    return "\n".join(lines)
+
+
+def _opens(title, text):
+    return f":::{{dropdown}} {title}\n{text}\n:::\n"
+
+
+def _commands() -> str:
+    """Return a page with the help text of every command."""
+    lines = ["# Commands", "", "The text of each section is what `--help` prints.", ""]
+    for module, names in (("hvdlab", LAB_COMMANDS), ("hvdgrade", {"run": 0, **GRADER_COMMANDS})):
+        for name in names:
+            done = subprocess.run(
+                [sys.executable, "-c", f"from {module}.cli import main; main()", name, "--help"],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+                env={"PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+            )
+            lines += [f"## {module} {name}", "", "```text", done.stdout.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _write_api(folder):
+    """Write a page for each public package, which autodoc fills from the docstrings."""
+    folder.mkdir()
+    for name, subject in API.items():
+        lines = [f"# {name}", "", f"{subject}.", "", "```{eval-rst}", f".. automodule:: {name}"]
+        lines += ["   :members:", "   :imported-members:" * bool(_declares_names(name)), "```", ""]
+        (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
+    names = "\n".join(API)
+    table = "\n".join(f"| [{name}]({name}.md) | {subject} |" for name, subject in API.items())
+    text = f"# Python packages\n\n| package | content |\n|---|---|\n{table}\n\n"
+    text += f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    (folder / "index.md").write_text(text, encoding="utf-8")
+
+
+def _declares_names(name):
+    path = ROOT / ("labs" if name.startswith("hvdlab") else "assessment") / name.replace(".", "/")
+    return "__all__" in (path / "__init__.py").read_text("utf-8") if path.is_dir() else False
+
+
+def _write_index(path, title, folder, names):
+    """Write a page that lists labs, each with what it needs and teaches."""
+    entries = "\n".join(f"{folder}/{name}".lstrip("/") for name in names)
+    path.write_text(
+        f"# {title}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n", encoding="utf-8"
+    )
