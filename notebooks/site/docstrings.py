@@ -36,7 +36,9 @@ def setup(app: Sphinx) -> dict:
     """Mark the blocks before napoleon, whose priority is 500, reads the sections."""
     app.connect(
         "autodoc-process-docstring",
-        lambda app, what, name, thing, options, lines: lines.__setitem__(slice(None), marked(lines)),
+        lambda app, what, name, thing, options, lines: lines.__setitem__(
+            slice(None), marked(lines)
+        ),
         priority=400,
     )
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -60,9 +60,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     for name, notebook in solved.items():
         _write_lab(source / f"notebooks/solutions/{name}.ipynb", notebook, notebook)
     _write_index(source / "labs.md", "Labs", "notebooks", learner_versions)
-    _write_index(
-        source / "notebooks/solutions/index.md", "Labs with their solutions", "", solved
-    )
+    _write_index(source / "notebooks/solutions/index.md", "Labs with their solutions", "", solved)
     (source / "commands.md").write_text(_commands(), encoding="utf-8")
     _write_api(source / "api")
 
