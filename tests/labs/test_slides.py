@@ -1,0 +1,207 @@
+"""Every deck of slides has the slides, notes and pictures of a talk, and every slide fits on the screen."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+LABS = Path(__file__).parents[2] / "labs"
+DECKS = sorted((LABS / "slides").glob("[0-9][0-9]_*.md"))
+each_deck = pytest.mark.parametrize("deck", DECKS, ids=lambda path: path.stem)
+
+FEWEST, MOST, MOST_OF_LAB_1 = 10, 20, 24  # slides
+TALK = range(30, 46)  # minutes
+LEAST_WORDS_OF_ALT = 10
+LEFT_OUT: dict[str, str] = {}  # picture of a lab that its deck does not show: why
+
+PICTURE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)?pictures/([a-z0-9_]+)\.svg\)")
+NOTES = re.compile(r"^```\{revealjs-notes\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
+
+# Chromium, and what each slide must keep to: its content ends above BOTTOM, and letters have SMALLEST pixels.
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+WIDTH, HEIGHT, BOTTOM, SMALLEST = 1280, 720, 700, 14
+SMALLEST_IN_PICTURES = 12  # pixels, see test_pictures.py
+MEASURE = """async () => {
+  await document.fonts.ready;
+  await Promise.all([...document.images].map(image => image.decode()));
+  return Reveal.getSlides().map(slide => {
+    const {h, v} = Reveal.getIndices(slide);
+    Reveal.slide(h, v);
+    const parts = [...slide.children].filter(part => !part.matches("aside"));
+    const ends = parts.filter(part => !part.matches(".source"));
+    const inside = [...slide.querySelectorAll("*")].filter(part => !part.closest("aside"));
+    const low = each => Math.max(...each.map(part => part.getBoundingClientRect().bottom));
+    const source = slide.querySelector(".source");
+    const scales = [...slide.querySelectorAll("img")].map(image => Math.min(
+      image.offsetWidth / image.naturalWidth, image.offsetHeight / image.naturalHeight));
+    return [slide.querySelector("h1, h2").textContent, low(parts),
+            Math.max(...inside.map(part => part.getBoundingClientRect().right)),
+            source ? low(ends) - source.getBoundingClientRect().top : 0, Math.min(1e9, ...scales)];
+  });
+}"""
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A slide in the source of a deck.
+
+    Args:
+        heading: its title.
+        body: what the room sees, in Markdown.
+        notes: what the lecturer says; None if there are none.
+    """
+
+    heading: str
+    body: str
+    notes: str | None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A slide on a screen of 1280 x 720 pixels.
+
+    Args:
+        heading: its title.
+        bottom: where its content ends, in pixels from above.
+        right: where its content ends, in pixels from the left.
+        overlap: pixels by which the content reaches into the source line at the bottom; 0 or less is none.
+        scale: of its smallest picture, relative to the size at which the picture was drawn.
+    """
+
+    heading: str
+    bottom: float
+    right: float
+    overlap: float
+    scale: float
+
+
+def slides(deck: Path) -> list[Slide]:
+    """Return the slides of a deck in their order."""
+    text = deck.read_text(encoding="utf-8")
+    code = [range(*match.span()) for match in CODE.finditer(text)]
+    starts = [
+        match
+        for match in HEADING.finditer(text)
+        if not any(match.start() in each for each in code)  # a comment in code is no heading
+    ]
+    ends = [match.start() for match in starts[1:]] + [len(text)]
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        content = text[start.end() : end]
+        notes = NOTES.search(content)
+        body = NOTES.sub("", content)
+        found.append(Slide(start[1], body, " ".join(notes[1].split()) if notes else None))
+    return found
+
+
+def test_there_are_decks_and_each_belongs_to_a_lab():
+    assert DECKS
+    assert [deck.stem for deck in DECKS if not (LABS / f"{deck.stem}.py").exists()] == []
+
+
+@each_deck
+def test_a_deck_has_the_slides_of_a_talk(deck):
+    found = slides(deck)
+    most = MOST_OF_LAB_1 if deck.stem.startswith("01_") else MOST
+    assert FEWEST <= len(found) <= most
+    questions = [slide for slide in found if "{container} question" in slide.body]
+    assert [slide.heading for slide in questions] == ["Question for the room"]
+    headings = [slide.heading for slide in found]
+    assert headings.count("What you do in the lab") == 1 and headings[-1] == "Summary"
+    assert len(re.findall(r"^\* ", found[-1].body, re.MULTILINE)) <= 5
+
+
+@each_deck
+def test_every_slide_has_notes_and_their_minutes_add_up(deck):
+    first, *others = slides(deck)
+    talk = re.match(r"Talk: (\d+) minutes\.", first.notes or "")
+    assert talk and int(talk[1]) in TALK
+    minutes = [re.match(r"\((\d+) min\) \w", slide.notes or "") for slide in others]
+    without = [slide.heading for slide, found in zip(others, minutes, strict=True) if not found]
+    assert without == []
+    assert sum(int(found[1]) for found in minutes) == int(talk[1])
+
+
+@each_deck
+def test_a_deck_shows_the_pictures_of_its_lab(deck):
+    shown = PICTURE.findall(deck.read_text(encoding="utf-8"))
+    assert [name for _, name in shown if not (LABS / f"pictures/{name}.svg").exists()] == []
+    short = [name for alt, name in shown if len(alt.split()) < LEAST_WORDS_OF_ALT]
+    assert short == [], "describe these pictures for people who cannot see them"
+    assert deck.read_text(encoding="utf-8").count("![") == len(shown)
+    names = {name for _, name in shown}
+    of_lab = {n for _, n in PICTURE.findall((LABS / f"{deck.stem}.py").read_text(encoding="utf-8"))}
+    assert of_lab - names - LEFT_OUT.keys() == set()
+    assert of_lab & names & LEFT_OUT.keys() == set(), "LEFT_OUT names pictures that are shown"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return the folder of the decks as HTML."""
+    folder = tmp_path_factory.mktemp("slides")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "-b",
+        "revealjs",
+        LABS / "slides",
+        folder,
+    ]
+    ended = subprocess.run(command, timeout=120, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return a Chromium for all decks; it leaves no process."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: run `make setup`"
+    )
+    before = set(psutil.Process().children())
+    with sync_api.sync_playwright() as playwright:
+        (driver,) = set(psutil.Process().children()) - before
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        started = driver.children(recursive=True)
+        chromium.close()
+    assert not psutil.wait_procs([driver, *started], timeout=10)[1]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
+@each_deck
+def test_every_slide_fits_on_the_screen(deck, built, browser):
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    page.set_default_timeout(60_000)
+    messages, requests = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((built / f"{deck.stem}.html").as_uri())
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    drawn = [Drawn(*values) for values in page.evaluate(MEASURE)]
+    page.close()
+    assert len(drawn) == len(slides(deck))
+    assert [slide for slide in drawn if slide.bottom > BOTTOM or slide.right > WIDTH] == []
+    assert [slide for slide in drawn if slide.overlap > 0] == [], "text covers the source line"
+    small = [slide for slide in drawn if slide.scale * SMALLEST_IN_PICTURES < SMALLEST]
+    assert small == [], "give these pictures the whole slide"
+    assert messages == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
