@@ -18,7 +18,6 @@ each_deck = pytest.mark.parametrize("deck", DECKS, ids=lambda path: path.stem)
 FEWEST, MOST, MOST_OF_LAB_1 = 10, 20, 24  # slides
 TALK = range(30, 46)  # minutes
 LEAST_WORDS_OF_ALT = 10
-LEFT_OUT: dict[str, str] = {}  # picture of a lab that its deck does not show: why
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)?pictures/([a-z0-9_]+)\.svg\)")
 NOTES = re.compile(r"^```\{revealjs-notes\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -141,10 +140,8 @@ def test_a_deck_shows_the_pictures_of_its_lab(deck):
     short = [name for alt, name in shown if len(alt.split()) < LEAST_WORDS_OF_ALT]
     assert short == [], "describe these pictures for people who cannot see them"
     assert deck.read_text(encoding="utf-8").count("![") == len(shown)
-    names = {name for _, name in shown}
     of_lab = {n for _, n in PICTURE.findall((LABS / f"{deck.stem}.py").read_text(encoding="utf-8"))}
-    assert of_lab - names - LEFT_OUT.keys() == set()
-    assert of_lab & names & LEFT_OUT.keys() == set(), "LEFT_OUT names pictures that are shown"
+    assert of_lab - {name for _, name in shown} == set()
 
 
 @pytest.fixture(scope="module")
@@ -203,5 +200,5 @@ def test_every_slide_fits_on_the_screen(deck, built, browser):
     assert [slide for slide in drawn if slide.overlap > 0] == [], "text covers the source line"
     small = [slide for slide in drawn if slide.scale * SMALLEST_IN_PICTURES < SMALLEST]
     assert small == [], "give these pictures the whole slide"
-    assert messages == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert messages == []
