@@ -134,7 +134,10 @@ def draw_surface():
     return axes
 
 
-with interactive():
+with interactive(
+    "The loss as a surface over the weight and the bias. It is a bowl that is steep in one direction and "
+    "nearly flat along the other, so its floor is a long narrow valley."
+):
     axes = draw_surface()
     axes.legend()
     plt.show()
@@ -344,7 +347,10 @@ pd.DataFrame(table, index=["steps", "w", "b", "loss"]).T.round(2)
 
 # %% tags=["folded"]
 w_path, b_path, loss_path = long_path.T
-with interactive():
+with interactive(
+    "The same surface with the path of gradient descent. The path falls steeply to the floor of the valley "
+    "and then moves along the floor in short steps; the point where your test stops is far from the minimum."
+):
     axes = draw_surface()
     axes.plot(w_path, b_path, loss_path, color="#D55E00", marker=".", label="1000 steps of descent")
     axes.plot(*path[-1], "o", color="#CC79A7", markeredgecolor="black", label="your test stops")

@@ -15,12 +15,17 @@ import nbformat
 from hvdgrade.cli import COMMANDS as GRADER_COMMANDS
 from hvdlab.cli import COMMANDS as LAB_COMMANDS
 from hvdlab.course import workbook
+from hvdlab.course.figures import DESCRIPTION
 from hvdlab.course.workbook import Question
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
+# The button of JupyterLab, solutions and static pages are no pages for Sphinx.
+IGNORED = shutil.ignore_patterns(
+    "__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions", "calculators"
+)
 CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
+DESCRIBED = re.compile(rf'<p class="{DESCRIPTION}"[^>]*>(.*?)</p>')  # of a rotatable figure
 API = {
     "hvdlab.data": "CIFAR-10 and Fashion-MNIST as arrays",
     "hvdlab.launch": "Start scripts and functions on several ranks",
@@ -86,7 +91,7 @@ def _write_lab(path, notebook, solved):
             cell.source = _links(cell.source, is_solution)
         else:
             done = outputs.get(cell.metadata["number"])
-            cell.outputs = [_shown(output) for output in (done.outputs if done else [])]
+            cell.outputs = _shown(copy.deepcopy(done.outputs)) if done else []
             if "folded" in cell.metadata.get("tags", []):
                 cell.metadata["tags"] = ["hide-input"]
         cells.append(cell)
@@ -126,12 +131,21 @@ def _links(text, is_solution):
     return text
 
 
-def _shown(output):
-    """Return an output without what needs a kernel: a widget's picture stays."""
-    data = output.get("data", {})
-    if "image/png" in data:
-        data.pop("application/vnd.jupyter.widget-view+json", None)
-    return output
+def _shown(outputs):
+    """Return the outputs of a cell without what needs a kernel: of a widget the picture stays."""
+    shown = []
+    for output in outputs:
+        data = output.get("data", {})
+        described = DESCRIBED.search(data.get("text/html", ""))
+        if described:
+            data = shown[-1]["data"]  # the figure above
+            picture = "".join(data["image/png"].split())
+            data["text/html"] = f'<img alt="{described[1]}" src="data:image/png;base64,{picture}">'
+            del data["image/png"]
+        else:
+            data.pop("application/vnd.jupyter.widget-view+json", None)
+            shown.append(output)
+    return shown
 
 
 def _quiz(number: int, question: Question) -> str:
