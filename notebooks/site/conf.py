@@ -22,7 +22,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",
 ]
-exclude_patterns = ["labs/slides/*"]  # built for themselves
+# index.md includes README.md; the slides are built for themselves.
+exclude_patterns = ["README.md", "labs/slides/*"]
 root_doc = "index"
 
 # --- notebooks: make_site.py has run them and stored their outputs ---------------------------------------
