@@ -3,7 +3,7 @@ SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
 # Finds, downloads or makes the data. Labs that need no data open without them.
 DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-.PHONY: help setup assess test test-quick lab notebooks bench gpu check
+.PHONY: help setup assess test test-quick lab site notebooks bench gpu check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s%s\n", $$1, $$2}' Makefile
@@ -38,6 +38,10 @@ test-quick: ## run the quick tests, which start no ranks and no servers, in less
 lab: setup ## open JupyterLab on the start page of the course, with the real or synthetic data
 	@$(DATA)
 	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
+
+site: setup ## build the site of the course in runs/site: the labs with their results, guides, calculators, slides
+	@$(DATA)
+	@.venv/bin/python notebooks/site/make_site.py
 
 notebooks: setup ## make the notebooks from labs/NN_name.py
 	@.venv/bin/python notebooks/build.py

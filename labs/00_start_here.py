@@ -40,9 +40,9 @@
 # | [12: DDP and sharding](12_ddp_and_sharding.ipynb) | 180 | buckets and overlap; ZeRO and FSDP, which divide the memory |
 # | [13: Splitting layers](13_splitting_layers.ipynb) | 120 | tensor parallelism, by hand and with PyTorch's DTensor |
 # | [14: Splitting networks](14_splitting_networks.ipynb) | 150 | pipeline parallelism, its schedules and idle times, and combinations of all methods |
-# | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 120 | a small GPT, fine-tuned on instructions as a whole and with LoRA |
+# | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 150 | a small GPT, fine-tuned on instructions as a whole and with LoRA |
 # | [16: Find the fault](16_find_the_fault.ipynb) | 120 | seven scripts with one mistake each: symptoms, diagnosis, repair |
-# | [17: Read a trace](17_read_a_trace.ipynb) | 90 | profiles of real runs, and what they say about waiting GPUs |
+# | [17: Read a trace](17_read_a_trace.ipynb) | 110 | profiles of real runs, and what they say about waiting GPUs |
 # | [18: Past one machine](18_past_one_machine.ipynb) | 100 | latency, bandwidth, and a model that predicts the speed of thousands of GPUs |
 
 # %% [markdown]

@@ -16,7 +16,7 @@
 # * write the gradient of the mean squared error and the loop of gradient descent;
 # * compute the largest learning rate that converges from the Hessian, and explain why a larger one diverges;
 # * compute the condition number, and predict from it how many steps the descent needs;
-# * explain why inputs of networks are normalized;
+# * explain why inputs of networks are normalised;
 # * tell a loss that has stopped falling from parameters that have reached the minimum.
 #
 # **Builds on** lab 1, which says why networks are trained on many GPUs. You need Python with NumPy, the
@@ -134,7 +134,10 @@ def draw_surface():
     return axes
 
 
-with interactive():
+with interactive(
+    "The loss as a surface over the weight and the bias. It is a bowl that is steep in one direction and "
+    "nearly flat along the other, so its floor is a long narrow valley."
+):
     axes = draw_surface()
     axes.legend()
     plt.show()
@@ -344,7 +347,10 @@ pd.DataFrame(table, index=["steps", "w", "b", "loss"]).T.round(2)
 
 # %% tags=["folded"]
 w_path, b_path, loss_path = long_path.T
-with interactive():
+with interactive(
+    "The same surface with the path of gradient descent. The path falls steeply to the floor of the valley "
+    "and then moves along the floor in short steps; the point where your test stops is far from the minimum."
+):
     axes = draw_surface()
     axes.plot(w_path, b_path, loss_path, color="#D55E00", marker=".", label="1000 steps of descent")
     axes.plot(*path[-1], "o", color="#CC79A7", markeredgecolor="black", label="your test stops")
@@ -692,7 +698,7 @@ def steps_needed(condition_number, reduction):
 exercises.check_steps_needed(steps_needed)
 
 # %% [markdown]
-# ## Input normalization
+# ## Input normalisation
 #
 # Why is our valley so long? The inputs lie between 0 and 10, far from zero on one side. So a larger $w$ and
 # a larger $b$ do nearly the same: both raise the line over the data. If $w$ is a little too large, then a
@@ -700,7 +706,7 @@ exercises.check_steps_needed(steps_needed)
 #
 # *Centring* subtracts the mean from the inputs, so that $\bar x = 0$. The Hessian becomes diagonal,
 # $\begin{pmatrix} 2\,\overline{x^2} & 0 \\ 0 & 2 \end{pmatrix}$, where $\overline{x^2}$ is now the variance
-# of $x$. *Normalization* divides by the standard deviation as well, so that $\overline{x^2} = 1$.
+# of $x$. *Normalisation* divides by the standard deviation as well, so that $\overline{x^2} = 1$.
 #
 # ### Prediction: centred inputs
 #
@@ -730,7 +736,7 @@ def shape_of_the_bowl(x):
 
 
 centred = x - x.mean()
-inputs = {"as they are": x, "centred": centred, "normalized": centred / centred.std()}
+inputs = {"as they are": x, "centred": centred, "normalised": centred / centred.std()}
 columns = ["lambda min", "lambda max", "condition number", "limit", "your steps", "counted steps"]
 pd.DataFrame({k: shape_of_the_bowl(v) for k, v in inputs.items()}, index=columns).T.round(2)
 
@@ -763,7 +769,7 @@ describe(
 # predicted "same", remember that the limit depends on the largest eigenvalue, and that
 # $\lambda_{\max}$ contains the mean of the squares, which the mean value of $x$ enlarges.
 #
-# This is why the inputs of networks are normalized, for example the pixels of images. *Batch normalization*
+# This is why the inputs of networks are normalised, for example the pixels of images. *Batch normalisation*
 # (lab 7) does the same with the values inside a network, and its effect on the shape of the loss surface is
 # one reason why it helps. Optimizers such as Adam attack the same problem in another way, because they give
 # each parameter a learning rate of its own.
@@ -786,7 +792,7 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
 # * Normalized inputs make the condition number small. For our data centring reduced it from 150 to 8.2, and
-#   normalization to 1.
+#   normalisation to 1.
 # * A loss that has stopped changing does not prove that the parameters have reached the minimum.
 #
 # **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many

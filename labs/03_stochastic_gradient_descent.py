@@ -519,7 +519,7 @@ describe(
 #   why deep networks need them.
 # * **Attention**, the main part of language models, computes the strength of the connections from the inputs
 #   themselves (lab 15).
-# * **Normalization** layers keep the values between the layers at a common scale, as lab 2 did with the
+# * **Normalisation** layers keep the values between the layers at a common scale, as lab 2 did with the
 #   inputs.
 #
 # The network of the next sections is a small *convolutional neural network* (CNN). It has two convolutions
@@ -1013,7 +1013,7 @@ workbook.predict(4, None, reason=None)
 # The picture shows one reason. The backward pass multiplies the slopes of all blocks, by the chain rule. If
 # each block has the slope $s = 0.1$, then after 12 blocks a gradient is multiplied by $0.1^{12}$, so that
 # the first layers hardly learn. With skip connections the slope of a block is $1 + s$, and the product is
-# $1.1^{12} = 3.1$. (Batch normalization reduces this problem in the plain network as well, and our networks
+# $1.1^{12} = 3.1$. (Batch normalisation reduces this problem in the plain network as well, and our networks
 # contain it. The difference in the experiment remains.)
 #
 # ### Exercise 8: Curvature of a slice
@@ -1059,7 +1059,7 @@ network_exercises.check_fraction_downwards(fraction_downwards)
 # %% [markdown]
 # The experiment trains networks of 6, 14 and 26 dense layers with 32 neurons each, with and without skip
 # connections, for eight epochs on Fashion-MNIST images of 14 x 14 pixels. Both kinds have exactly the same
-# layers and weights. Then it computes slices along three random directions. Batch normalization uses the
+# layers and weights. Then it computes slices along three random directions. Batch normalisation uses the
 # statistics of the 1,000 images of the slice, as in training.
 
 # %%

@@ -267,7 +267,7 @@ describe(
 # weight. The usual solution is to give every rank equally many examples.
 #
 # The identity has one condition: the loss of an example must not depend on the other examples of the batch.
-# Batch normalization breaks it, because it computes means over the batch of each rank (lab 7).
+# Batch normalisation breaks it, because it computes means over the batch of each rank (lab 7).
 #
 # ## The Message Passing Interface
 #

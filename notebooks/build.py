@@ -35,7 +35,8 @@ import os
 os.environ["LAB_WORK"] = "notebooks/work/solutions"
 """
 KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
-PAGES = "glossary.md", "survey.md"  # each becomes a notebook of text, so that JupyterLab renders it
+PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
+PAGES = "glossary.md", "survey.md", "colab_and_kaggle.md"  # each becomes a notebook
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
 BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
 END = re.compile(r"^\s*# END SOLUTION$")
@@ -65,11 +66,12 @@ def build(path: Path) -> dict[Path, str]:
             _embed_pictures(cell, path)
     notebook.cells[0].source += f"\n\n<sub>Generated from `labs/{path.name}`: edit that file.</sub>"
     stubs, exercises = learner(notebook, path)
-    built = {Path(f"{path.stem}.ipynb"): _text(stubs)}
+    # A page may be opened where only the kernel of the machine exists.
+    built = {Path(f"{path.stem}.ipynb"): _text(stubs, KERNEL if path.suffix == ".py" else PYTHON)}
     if exercises:
         complete = solution(notebook)
         complete.cells[0].source += "\n\n**This is the version with the solutions.**"
-        built[Path("solutions", f"{path.stem}.ipynb")] = _text(complete)
+        built[Path("solutions", f"{path.stem}.ipynb")] = _text(complete, KERNEL)
     return built
 
 
@@ -131,14 +133,14 @@ def solution(notebook):
     return nbformat.v4.new_notebook(cells=cells)
 
 
-def _text(notebook) -> str:
+def _text(notebook, kernel) -> str:
     """The notebook as a file: no outputs, and ids that stay the same from build to build."""
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:03d}"
         cell.metadata = {k: v for k, v in cell.metadata.items() if k == "tags"}
         if "folded" in cell.metadata.get("tags", []):
             cell.metadata["jupyter"] = {"source_hidden": True}
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     nbformat.validate(notebook)
     return nbformat.writes(notebook, version=4) + "\n"
 

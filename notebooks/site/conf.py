@@ -22,7 +22,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",
 ]
-exclude_patterns = ["_build"]
+# index.md includes README.md; the slides are built for themselves.
+exclude_patterns = ["README.md", "labs/slides/*"]
 root_doc = "index"
 
 # --- notebooks: make_site.py has run them and stored their outputs ---------------------------------------
@@ -57,6 +58,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = project
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sourcelink = False
 html_copy_source = False
 html_context = {"default_mode": "auto"}  # dark or light, as the reader's system

@@ -1,6 +1,6 @@
 """Build the site of the course: `make site` writes it to runs/site.
 
-    python notebooks/site/make_site.py [--out FOLDER]
+    python notebooks/site/make_site.py [--out FOLDER] [--run LAB ...]
 
 It runs the notebooks with the solutions (executed.py), writes the pages (pages.py) and lets Sphinx turn them
 into HTML (conf.py). It needs no network. The outputs of the notebooks are kept in runs/site-outputs until
@@ -22,11 +22,13 @@ sys.path += [str(HERE.parent)]
 import build as notebooks_build  # noqa: E402  notebooks/build.py
 import executed  # noqa: E402
 import pages  # noqa: E402
+from print_slides import print_slides  # noqa: E402
 
 SPHINX_SECONDS = 600
+ONLY_PAGES = shutil.ignore_patterns("*.md")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Build the site and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -34,7 +36,14 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=ROOT / "runs/site", help="folder (default: runs/site)"
     )
-    args = parser.parse_args()
+    parser.add_argument(
+        "--run",
+        nargs="*",
+        metavar="LAB",
+        help="run only these notebooks, for example 02_gradient_descent; the pages of the others have no "
+        "outputs (default: all)",
+    )
+    args = parser.parse_args(arguments)
     start = time.monotonic()
     learner, solved = {}, {}
     for path in notebooks_build.sources():
@@ -46,27 +55,39 @@ def main() -> int:
         learner[path.stem], exercises = notebooks_build.learner(notebook, path)
         if exercises:
             solved[path.stem] = notebooks_build.solution(notebook)
+    if unknown := set(args.run or []) - set(solved):
+        parser.error(f"--run: there is no lab {', '.join(sorted(unknown))}")
+    chosen = solved if args.run is None else {name: solved[name] for name in args.run}
     try:
-        executed.run(solved, ROOT / "runs/site-outputs", say=lambda name: print("running", name))
+        executed.run(chosen, ROOT / "runs/site-outputs", say=lambda name: print("running", name))
     except executed.Failed as error:
         print(f"site: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch:
-        source = Path(scratch) / "source"
+        source, html = Path(scratch, "source"), Path(scratch, "html")
         pages.write(source, solved, learner)
-        html = Path(scratch) / "html"
-        command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "2"]
-        done = subprocess.run(
-            [*command, "-c", HERE, "-d", f"{scratch}/cache", source, html], timeout=SPHINX_SECONDS
-        )
-        if done.returncode:
+        if not (
+            _sphinx("html", source, html, HERE)
+            and _sphinx("revealjs", ROOT / "labs/slides", html / "slides")
+        ):
             print("site: Sphinx reported the problems above", file=sys.stderr)
             return 1
+        shutil.copytree(ROOT / "labs/calculators", html / "calculators", ignore=ONLY_PAGES)
         shutil.rmtree(args.out, ignore_errors=True)
         shutil.copytree(html, args.out)
+    print_slides(args.out / "slides")
     megabytes = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file()) / 1e6
     print(f"{args.out}/index.html: {megabytes:.0f} MB, {time.monotonic() - start:.0f} s")
     return 0
+
+
+def _sphinx(builder: str, source: Path, out: Path, configuration: Path | None = None) -> bool:
+    """Run Sphinx, whose warnings count as errors, and return whether it succeeded."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder]
+    if builder == "html":
+        command += ["-j", "2"]  # sphinx_revealjs reads one page after the other
+    folders = ["-c", configuration or source, "-d", f"{out}.cache", source, out]
+    return subprocess.run([*command, *folders], timeout=SPHINX_SECONDS).returncode == 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from fontTools.ttLib import TTFont
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 
-
 # MathML has no numbers of equations, so the number becomes the end of the formula.
 TAG = re.compile(r"\\tag\{([^}]+)\}")
 

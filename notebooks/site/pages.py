@@ -15,12 +15,14 @@ import nbformat
 from hvdgrade.cli import COMMANDS as GRADER_COMMANDS
 from hvdlab.cli import COMMANDS as LAB_COMMANDS
 from hvdlab.course import workbook
+from hvdlab.course.figures import DESCRIPTION
 from hvdlab.course.workbook import Question
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
 CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
+DESCRIBED = re.compile(rf'<p class="{DESCRIPTION}"[^>]*>(.*?)</p>')  # of a rotatable figure
 API = {
     "hvdlab.data": "CIFAR-10 and Fashion-MNIST as arrays",
     "hvdlab.launch": "Start scripts and functions on several ranks",
@@ -54,13 +56,19 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
         shutil.copytree(ROOT / folder, source / folder, ignore=IGNORED)
     for name in ("README.md", "CONTRIBUTING.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    shutil.copytree(
+        HERE / "_static", source / "notebooks/site/_static"
+    )  # README.md shows a picture
+    calculators = source / "labs/calculators/README.md"
+    calculators.write_text(_links_to_calculators(calculators.read_text("utf-8")), encoding="utf-8")
     (source / "notebooks/solutions").mkdir(parents=True)
     for name, notebook in learner_versions.items():
         _write_lab(source / f"notebooks/{name}.ipynb", notebook, solved.get(name))
     for name, notebook in solved.items():
         _write_lab(source / f"notebooks/solutions/{name}.ipynb", notebook, notebook)
-    _write_index(source / "labs.md", "Labs", "notebooks", learner_versions)
-    _write_index(source / "notebooks/solutions/index.md", "Labs with their solutions", "", solved)
+    _write_labs(source / "labs.md", learner_versions)
+    solutions = _contents(solved)
+    (source / "notebooks/solutions/index.md").write_text(f"# Labs with solutions\n\n{solutions}")
     (source / "commands.md").write_text(_commands(), encoding="utf-8")
     _write_api(source / "api")
 
@@ -86,7 +94,7 @@ def _write_lab(path, notebook, solved):
             cell.source = _links(cell.source, is_solution)
         else:
             done = outputs.get(cell.metadata["number"])
-            cell.outputs = [_shown(output) for output in (done.outputs if done else [])]
+            cell.outputs = _shown(copy.deepcopy(done.outputs)) if done else []
             if "folded" in cell.metadata.get("tags", []):
                 cell.metadata["tags"] = ["hide-input"]
         cells.append(cell)
@@ -126,12 +134,26 @@ def _links(text, is_solution):
     return text
 
 
-def _shown(output):
-    """Return an output without what needs a kernel: a widget's picture stays."""
-    data = output.get("data", {})
-    if "image/png" in data:
-        data.pop("application/vnd.jupyter.widget-view+json", None)
-    return output
+def _links_to_calculators(text):
+    """Return a text with links to the calculators, which make_site.py copies as they are."""
+    return re.sub(r"\[([^\]]+)\]\((\w+\.html)\)", r'<a href="../../calculators/\2">\1</a>', text)
+
+
+def _shown(outputs):
+    """Return the outputs of a cell without what needs a kernel: of a widget the picture stays."""
+    shown = []
+    for output in outputs:
+        data = output.get("data", {})
+        described = DESCRIBED.search(data.get("text/html", ""))
+        if described:
+            data = shown[-1]["data"]  # the figure above
+            picture = "".join(data["image/png"].split())
+            data["text/html"] = f'<img alt="{described[1]}" src="data:image/png;base64,{picture}">'
+            del data["image/png"]
+        else:
+            data.pop("application/vnd.jupyter.widget-view+json", None)
+            shown.append(output)
+    return shown
 
 
 def _quiz(number: int, question: Question) -> str:
@@ -187,9 +209,15 @@ def _declares_names(name):
     return "__all__" in (path / "__init__.py").read_text("utf-8") if path.is_dir() else False
 
 
-def _write_index(path, title, folder, names):
-    """Write a page that lists labs, each with what it needs and teaches."""
-    entries = "\n".join(f"{folder}/{name}".lstrip("/") for name in names)
-    path.write_text(
-        f"# {title}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n", encoding="utf-8"
-    )
+def _write_labs(path, names):
+    """Write the page that lists the labs, with the table of the start page."""
+    table = re.findall(r"^# (\|.*\|)$", (ROOT / "labs/00_start_here.py").read_text("utf-8"), re.M)
+    text = "\n".join(table).replace("](", "](notebooks/")
+    contents = _contents([f"notebooks/{name}" for name in names], hidden=True)
+    path.write_text(f"# Labs\n\n{text}\n\n{contents}", encoding="utf-8")
+
+
+def _contents(names, hidden=False):
+    """Return a table of contents of pages."""
+    options = ":hidden:" if hidden else ":maxdepth: 1"
+    return "\n".join(["```{toctree}", options, "", *names, "```", ""])

@@ -21,16 +21,20 @@ from matplotlib.figure import Figure
 from pandas.api.typing import SeriesGroupBy
 
 plt.style.use("hvdlab.lab")
+DESCRIPTION = "figure-description"  # the class of the text that describes a rotatable figure
 
 
 @contextlib.contextmanager
-def interactive() -> Iterator[None]:
-    """Make the figures that a block of a notebook draws rotatable; later figures are pictures again.
+def interactive(text: str) -> Iterator[None]:
+    """Make the figure that a block of a notebook draws rotatable; later figures are pictures again.
 
     Outside a notebook nothing changes. The block must end with `plt.show()`.
 
+    Args:
+        text: what the figure shows and what that means, in at least 15 words, for readers who cannot see it.
+
     Example:
-        >>> with interactive():
+        >>> with interactive("A loss surface, which is ..."):
         ...     axes = plt.figure().add_subplot(projection="3d")
         ...     plt.show()
     """
@@ -47,6 +51,12 @@ def interactive() -> Iterator[None]:
             yield
     finally:
         plt.switch_backend(before)
+    from IPython.display import display
+
+    # Screen readers read this text, and nobody sees it, because a widget has no alternative text.
+    hidden = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
+    words = f'<p class="{DESCRIPTION}" style="{hidden}">{html.escape(text)}</p>'
+    display({"text/html": words, "text/plain": text}, raw=True)
 
 
 def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:

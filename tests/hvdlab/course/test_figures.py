@@ -117,7 +117,7 @@ def test_medians_stand_side_by_side():
 
 def test_outside_a_notebook_nothing_becomes_interactive(axes, monkeypatch):
     monkeypatch.delitem(figures.sys.modules, "ipykernel", raising=False)
-    with figures.interactive():
+    with figures.interactive("What it shows."):
         assert plt.get_backend().lower() == "agg"
 
 
@@ -125,7 +125,7 @@ DESCRIPTION = 'A line <rises> from "1" to 2.'
 NOTEBOOK = """\
 import matplotlib.pyplot as plt
 from hvdlab.course.figures import describe, interactive
-with interactive():
+with interactive("What it shows."):
     plt.figure().add_subplot(projection="3d")
     plt.show()
 ---
@@ -159,7 +159,10 @@ def outputs(cell) -> list:
 @pytest.mark.slow
 def test_only_the_figure_in_the_block_is_rotatable(executed):
     rotatable, described, plain = (outputs(cell) for cell in executed.cells)
-    assert [len(rotatable), len(described), len(plain)] == [1, 1, 1]  # each figure is shown once
+    # Each figure is shown once; below the rotatable one is the text that describes it.
+    assert [len(rotatable), len(described), len(plain)] == [2, 1, 1]
+    assert rotatable[1].data["text/plain"] == "What it shows."
+    assert "What it shows.</p>" in rotatable[1].data["text/html"]
     widget = "application/vnd.jupyter.widget-view+json"
     assert widget in rotatable[0].data
     assert "image/png" in plain[0].data and widget not in plain[0].data

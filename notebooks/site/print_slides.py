@@ -1,0 +1,38 @@
+"""Print the decks of the site as PDF, where Chromium is installed."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+BROWSERS = "chromium", "chromium-browser", "google-chrome"
+SECONDS = 120  # for one deck
+
+
+def print_slides(folder: Path) -> None:
+    """Write NAME.pdf next to the NAME.html of each deck, or say why there are none.
+
+    Args:
+        folder: the folder of the decks.
+    """
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print(
+            f"No PDF of the slides: found none of {', '.join(BROWSERS)}. Print them from a browser."
+        )
+        return
+    as_root = ["--no-sandbox"] if os.geteuid() == 0 else []  # root cannot have Chromium's sandbox
+    for page in sorted(folder.glob("[0-9]*.html")):
+        with tempfile.TemporaryDirectory() as profile:
+            subprocess.run(
+                [
+                    *(browser, *as_root, "--headless", "--disable-gpu", "--no-first-run"),
+                    *("--disable-background-networking", f"--user-data-dir={profile}"),
+                    *("--no-pdf-header-footer", "--virtual-time-budget=10000"),
+                    *(f"--print-to-pdf={page.with_suffix('.pdf')}", f"{page.as_uri()}?print-pdf"),
+                ],
+                timeout=SECONDS,
+                check=True,
+                capture_output=True,
+            )

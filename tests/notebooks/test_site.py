@@ -1,0 +1,173 @@
+"""The site: every link and picture exists, it needs no network, and its pages work in Chromium and for axe.
+
+The tests build the site once, with the outputs of the two labs that run in seconds.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="run `make setup`")
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+FOREIGN = re.compile(r"""(url\(|@import)\s*["']?https?:""")
+RUN = ["01_why_many_gpus", "02_gradient_descent"]
+PHONE = 360  # pixels
+READ_BY_AXE = """
+    index labs reference calculators installation instructors grader commands
+    notebooks/02_gradient_descent notebooks/solutions/02_gradient_descent notebooks/12_ddp_and_sharding
+    labs/README labs/glossary assessment/README api/hvdlab.schedules
+""".split()
+# What a page has drawn: pictures without pixels, formulas without a box or with an error, and its width.
+DRAWN = """() => {
+    for (const hidden of document.querySelectorAll("details")) hidden.open = true;
+    const box = e => e.getBoundingClientRect();
+    return {
+        pictures: [...document.images].filter(i => !i.naturalWidth).map(i => i.src.slice(0, 99)),
+        formulas: [...document.querySelectorAll("math")]
+            .filter(m => !box(m).width || m.querySelector("merror")).map(m => m.textContent),
+        width: document.documentElement.scrollWidth,
+    };
+}"""
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}"),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Return the folder of the built site."""
+    out = tmp_path_factory.mktemp("site") / "html"
+    command = [sys.executable, ROOT / "notebooks/site/make_site.py", "--out", out, "--run", *RUN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return out
+
+
+@functools.cache
+def names(page: Path) -> set[str]:
+    """Return the names that a link may point to."""
+    return {element["id"] for element in parsed(page).find_all(id=True)}
+
+
+@functools.cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+def pages(site: Path) -> list[Path]:
+    """Return every page; `_static` has templates of the theme, which no page links to."""
+    return sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)
+
+
+def test_every_link_and_file_of_the_site_exists(site):
+    missing = []
+    for page in pages(site):
+        elements = parsed(page).find_all(lambda element: element.get("href") or element.get("src"))
+        addresses = {element.get("href") or element["src"] for element in elements}
+        for address in addresses:
+            link = urlsplit(address)
+            if link.scheme:
+                continue
+            target = page.parent / unquote(link.path) if link.path else page
+            target = target / "index.html" if target.is_dir() else target
+            wanted = unquote(link.fragment) if target.suffix == ".html" else ""
+            if not target.exists() or (wanted and wanted not in names(target)):
+                missing.append(f"{page.relative_to(site)}: {address}")
+    assert missing == []
+
+
+def test_no_page_loads_anything_from_another_host(site):
+    for page in pages(site):
+        for element in parsed(page).find_all(["script", "link", "img", "iframe", "source"]):
+            address = element.get("src") or element.get("href") or ""
+            assert element.get("rel") == ["canonical"] or urlsplit(address).scheme in (
+                "",
+                "data",
+            ), page
+            if element.get("rel") == ["stylesheet"]:
+                style = page.parent / unquote(urlsplit(address).path)
+                assert not FOREIGN.search(style.read_text(encoding="utf-8")), style
+
+
+def test_learners_see_the_outputs_and_not_the_solutions(site):
+    learner, solved = (
+        parsed(site / f"notebooks/{folder}02_gradient_descent.html")
+        for folder in ("", "solutions/")
+    )
+    assert 'raise NotImplementedError("Lab 2, exercise 1' in learner.text
+    assert "raise NotImplementedError" not in solved.text
+    outputs = [len(page.select(".cell_output img")) for page in (learner, solved)]
+    assert outputs[0] == outputs[1] > 5
+    for picture in learner.select(".cell_output img, article img"):
+        assert len(picture.get("alt", "").split()) >= 8, picture.get("src", "")[:80]
+    assert len(learner.select("details.sd-dropdown")) >= 5  # answers of the self-check questions
+    for page in pages(site):
+        assert "BEGIN SOLUTION" not in page.read_text(encoding="utf-8"), page
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+def test_pages_draw_everything_offline_and_fit_a_phone(site, browser):
+    context = browser.new_context(viewport={"width": PHONE, "height": 800}, offline=True)
+    page, said = context.new_page(), []
+    page.on("console", lambda m: said.append((page.url, m.text)) if m.type != "log" else None)
+    page.on("pageerror", lambda error: said.append((page.url, str(error))))
+    page.on("requestfailed", lambda request: said.append((page.url, request.url)))
+    faults, formulas = {}, 0
+    for path in pages(site):
+        if path.parent.name == "slides":
+            continue  # tests/labs/test_slides.py
+        page.goto(path.as_uri())
+        drawn = page.evaluate(DRAWN)
+        formulas += page.locator("math").count()
+        wide = drawn.pop("width") > PHONE
+        if wide or any(drawn.values()):
+            faults[str(path.relative_to(site))] = {"wider than a phone": wide, **drawn}
+    context.close()
+    assert faults == {}
+    assert said == []
+    assert formulas > 1000
+
+
+def test_the_search_finds_a_lab_without_a_server(site, browser):
+    page = browser.new_context(offline=True).new_page()
+    page.goto((site / "search.html").as_uri() + "?q=warmup")
+    found = page.locator("ul.search li a", has_text="Remedies for large batches").first
+    found.wait_for(timeout=30_000)
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_obstacle(site, browser, scheme):
+    context = browser.new_context(offline=True, color_scheme=scheme)
+    page, found = context.new_page(), []
+    for name in READ_BY_AXE:
+        page.goto((site / f"{name}.html").as_uri())
+        for violation in axe.Axe().run(page).response["violations"]:
+            nodes = [node["html"][:160] for node in violation["nodes"][:2]]
+            found.append((name, violation["id"], violation["impact"], nodes))
+    context.close()
+    # "minor": the tables of pandas have a corner without a name.
+    assert [each for each in found if each[2] != "minor"] == []
