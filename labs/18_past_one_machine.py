@@ -287,19 +287,19 @@ check.rename_axis("KB").round(2)
 # **What the result means.** The formula predicts a ratio of $(2\alpha + S/\beta + \frac{S}{2}\gamma) /
 # (\alpha + S/\beta)$. At 1 MB the latency hardly matters, so the ratio is $1 + \beta\gamma / 2$. A
 # prediction of 2 comes from counting two whole messages, but each message carries only half of the array.
-# A prediction of exactly 1 leaves out the additions. The reference run measured 1.2, a little more than
+# A prediction of exactly 1 leaves out the additions. The reference run measured 1.3, a little more than
 # the formula gives, because two half messages take longer than one whole message.
 #
 # The last table contains two predictions. *Parts* uses the measured time of two half messages and one
 # addition of the same size. The ratio is computed within each repeat, so that both sides had the same
 # conditions, and the table shows the median. It tests whether our description of the ring is complete. In
-# the reference run it is between 0.88 and 1.3 times the measured ring from 64 KB to 16 MB, so these three
+# the reference run it is between 0.76 and 1.1 times the measured ring from 64 KB to 16 MB, so these three
 # parts explain the time of the ring. *Three constants* uses one latency, one bandwidth and one $\gamma$
-# for all sizes. It is between 0.24 and 1.1 times the measured ring in the same range. The reference
-# machine ran other programs at the same time, which delays the largest arrays most: an exchange of several
-# milliseconds is interrupted by them. The rest of the difference between the two columns is the price of a
-# straight line. On a real machine the bandwidth is not one number: small arrays stay in the cache of a
-# core, larger ones in the cache that the cores share, and the largest ones must be read from main memory.
+# for all sizes. It is between 0.6 and 1.4 times the measured ring in the same range. The difference
+# between the two columns is the price of a straight line. On a real machine the bandwidth is not one
+# number: small arrays stay in the cache of a core, larger ones in the cache that the cores share, and the
+# largest ones must be read from main memory. The reference machine sent an array of 4 MB at 23 GB/s and
+# one of 16 MB at 11 GB/s.
 #
 # On another machine, an earlier version of this measurement predicted the ring too low by a factor of up
 # to 3.7. It sent an array that was never written, and it left out the additions. Data that nobody has
