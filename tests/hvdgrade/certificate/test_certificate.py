@@ -17,9 +17,14 @@ from hvdgrade.certificate.facts import Facts
 RESULTS = Path(__file__).parents[2] / "fixtures" / "results"
 
 
-@pytest.fixture
-def key(tmp_path) -> Path:
-    return new_key(tmp_path / "course.key")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def key(folder) -> Path:
+    return new_key(folder / "course.key")
 
 
 def new_key(path: Path) -> Path:
@@ -28,9 +33,9 @@ def new_key(path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def made(tmp_path, key) -> Path:
-    out = tmp_path / "ada.pdf"
+@pytest.fixture(scope="module")
+def made(folder, key) -> Path:
+    out = folder / "ada.pdf"
     assert certificate(RESULTS / "pass.json", key, "--out", out, "--date", "2026-11-26") == 0
     return out
 
@@ -149,7 +154,8 @@ def test_a_practice_run_yields_no_certificate(tmp_path, key, capsys):
     assert "it was a practice run" in capsys.readouterr().err
 
 
-def test_a_key_that_others_can_use_or_guess_is_refused(tmp_path, key, capsys):
+def test_a_key_that_others_can_use_or_guess_is_refused(tmp_path, capsys):
+    key = new_key(tmp_path / "course.key")
     key.chmod(0o644)
     assert certificate(RESULTS / "pass.json", key) == 2
     assert f"chmod 600 {key}" in capsys.readouterr().err
