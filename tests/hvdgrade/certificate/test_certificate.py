@@ -12,7 +12,8 @@ import pytest
 
 from hvdgrade import cli
 from hvdgrade.certificate import page, seal
-from hvdgrade.certificate.facts import Facts
+from hvdgrade.certificate.command import COURSE
+from hvdgrade.certificate.facts import Facts, of_pass
 
 RESULTS = Path(__file__).parents[2] / "fixtures" / "results"
 
@@ -93,6 +94,12 @@ def canonical_hash(document: dict) -> str:
 def test_the_seal_is_an_hmac_over_all_that_precedes_it(made, key):
     sealed, _, value = made.read_bytes().rpartition(b" hmac-sha256=")
     assert value.decode().strip() == hmac.new(key.read_bytes(), sealed, hashlib.sha256).hexdigest()
+
+
+def test_the_page_stands_unchanged_before_the_seal_and_equal_facts_give_equal_bytes(made):
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    drawn = page.draw(of_pass(document, None, COURSE, "26 November 2026"))
+    assert drawn.startswith(b"%PDF-") and made.read_bytes().partition(b"\n%hvdgrade")[0] == drawn
 
 
 def test_a_certificate_is_valid_for_its_result_in_any_layout_and_with_other_notes_of_the_batch(
