@@ -21,6 +21,8 @@ exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 COMMANDS = {
     "batch": "grade a whole class, one folder or file per student",
     "export": "convert the results of a batch for a spreadsheet or a learning platform",
+    "certificate": "make and verify a certificate for a result that passed",
+    "quiz": "write the questions of the labs for a learning platform",
     "doctor": "show and test how well this host isolates submissions",
 }
 

@@ -78,12 +78,14 @@ HVDGRADE = {
         "hvdlab.system psutil submitit rich yaml"
     ),
     "export": "batch report output",
+    "certificate": "batch report output hvdgrade matplotlib",
+    "quiz": "output hvdgrade hvdlab.arguments hvdlab.course markdown_it",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
     "jupyter": (
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
     ),
     "run_command": "grade report output profiles sandbox submission hvdlab.arguments rich",
-    "cli": "run_command output batch export doctor hvdlab.system",
+    "cli": "run_command output batch export certificate quiz doctor hvdlab.system",
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}
 # `python -m hvdlab.doctor` runs in an environment without packages, so these import only the standard library

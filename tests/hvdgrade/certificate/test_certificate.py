@@ -1,0 +1,203 @@
+"""Certificates: what the page states, who gets one, and which changes the verification finds."""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from hvdgrade import cli
+from hvdgrade.certificate import page, seal
+from hvdgrade.certificate.command import COURSE
+from hvdgrade.certificate.facts import Facts, of_pass
+
+RESULTS = Path(__file__).parents[2] / "fixtures" / "results"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def key(folder) -> Path:
+    return new_key(folder / "course.key")
+
+
+def new_key(path: Path) -> Path:
+    path.touch(mode=0o600)
+    path.write_bytes(os.urandom(32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(folder, key) -> Path:
+    out = folder / "ada.pdf"
+    assert certificate(RESULTS / "pass.json", key, "--out", out, "--date", "2026-11-26") == 0
+    return out
+
+
+def certificate(result: Path, key: Path, *arguments) -> int:
+    return cli.main(["certificate", *map(str, (result, "--key", key, *arguments))])
+
+
+def words_on(pdf: bytes) -> str:
+    """Return the text that a PDF of matplotlib with fonts of type 3 shows, without spaces."""
+    shown = []
+    for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL):
+        try:
+            content = zlib.decompress(stream).decode("latin-1")
+        except zlib.error:
+            continue
+        for text in re.findall(r"BT(.*?)ET", content, re.DOTALL):
+            shown += re.findall(r"\(((?:\\.|[^()\\])*)\)", text)
+    text = "".join(shown).replace("\0", "fi")  # the font joins these two letters, and its code is 0
+    return re.sub(r"\s|\\", "", text)
+
+
+def test_the_page_states_the_result(tmp_path, key, monkeypatch):
+    # Letters of fonts of type 3 are readable in the page; those of the certificate are numbers of glyphs.
+    monkeypatch.setattr(page, "FONT_TYPE", 3)
+    out = tmp_path / "ada.pdf"
+    certificate(
+        RESULTS / "pass.json", key, "--out", out, "--date", "2026-11-26", "--course", "HPC $1$"
+    )
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    shown = words_on(out.read_bytes())
+    for text in (
+        "Ada Lovelace",
+        "HPC $1$",
+        "pass, 100 of 100 points",
+        "at least 0.75 in training and 0.70 on hidden images, in 2 consecutive epochs",
+        "after 50.7 s of 73.7 s",
+        "2 processes, data set CIFAR-10",
+        "AMD EPYC, 2 cores",
+        "hvdgrade 0.1.0, profile cpu, rules 1ae8c8f283386042",
+        "Issued: 26 November 2026",
+        document["submission"]["sha256"],
+        canonical_hash(document),
+    ):
+        assert text.replace(" ", "") in shown, text
+
+
+def canonical_hash(document: dict) -> str:
+    kept = {name: value for name, value in document.items() if name != "batch"}
+    return hashlib.sha256(
+        json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+def test_the_seal_is_an_hmac_over_all_that_precedes_it(made, key):
+    sealed, _, value = made.read_bytes().rpartition(b" hmac-sha256=")
+    assert value.decode().strip() == hmac.new(key.read_bytes(), sealed, hashlib.sha256).hexdigest()
+
+
+def test_the_page_stands_unchanged_before_the_seal_and_equal_facts_give_equal_bytes(made):
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    drawn = page.draw(of_pass(document, None, COURSE, "26 November 2026"))
+    assert drawn.startswith(b"%PDF-") and made.read_bytes().partition(b"\n%hvdgrade")[0] == drawn
+
+
+def test_a_certificate_is_valid_for_its_result_in_any_layout_and_with_other_notes_of_the_batch(
+    made, key, tmp_path, capsys
+):
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    document["batch"] = {"name": "ada", "failed_again": {"call": "2"}}
+    again = tmp_path / "ada.json"
+    again.write_text(json.dumps(dict(reversed(document.items()))), encoding="utf-8")
+    for result in (RESULTS / "pass.json", again):
+        assert certificate(result, key, "--verify", made) == 0
+        assert f"{made}: valid" in capsys.readouterr().out
+
+
+def test_every_changed_byte_is_found(made, key):
+    good, secret = made.read_bytes(), key.read_bytes()
+    result = re.search(rb"result-sha256=(\w{64}) hmac", good)[1].decode()
+    assert seal.verify(good, result, secret) is seal.Answer.VALID
+    for place in {*range(0, len(good), 997), *range(len(good) - 300, len(good))}:
+        changed = bytearray(good)
+        changed[place] ^= 1
+        assert seal.verify(bytes(changed), result, secret) is not seal.Answer.VALID, place
+    assert seal.verify(good + b"\n", result, secret) is seal.Answer.NO_SEAL
+    assert seal.verify(good[:-200], result, secret) is seal.Answer.NO_SEAL
+
+
+def test_another_result_and_another_key_are_refused(made, key, tmp_path, capsys):
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    document["score"] = 99
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document), encoding="utf-8")
+    assert certificate(other, key, "--verify", made) == 1
+    assert "for another result" in capsys.readouterr().out
+    stranger = new_key(tmp_path / "stranger.key")
+    assert certificate(RESULTS / "pass.json", stranger, "--verify", made) == 1
+    assert "changed after it was made, or it was made with another key" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("fail", "no certificate for Noether, Emmy: the verdict is fail, 55 of 100 points."),
+        ("not_gradable", "no certificate for Rózsa Péter: not gradable."),
+        ("grader_fault", "no certificate for grader_fault: grader fault."),
+    ],
+)
+def test_only_a_pass_yields_a_certificate(tmp_path, key, capsys, name, sentence):
+    out = tmp_path / "none.pdf"
+    assert certificate(RESULTS / f"{name}.json", key, "--out", out) == 2
+    assert capsys.readouterr().err == f"hvdgrade certificate: {sentence}\n"
+    assert not out.exists()
+
+
+def test_a_practice_run_yields_no_certificate(tmp_path, key, capsys):
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    document["grader"]["data"] = "synthetic CIFAR-10"
+    (tmp_path / "r.json").write_text(json.dumps(document), encoding="utf-8")
+    assert certificate(tmp_path / "r.json", key, "--out", tmp_path / "r.pdf") == 2
+    assert "it was a practice run" in capsys.readouterr().err
+
+
+def test_a_key_that_others_can_use_or_guess_is_refused(tmp_path, capsys):
+    key = new_key(tmp_path / "course.key")
+    key.chmod(0o644)
+    assert certificate(RESULTS / "pass.json", key) == 2
+    assert f"chmod 600 {key}" in capsys.readouterr().err
+    key.chmod(0o600)
+    key.write_bytes(b"secret")
+    assert certificate(RESULTS / "pass.json", key) == 2
+    assert "has 6 bytes. A key must have at least 32" in capsys.readouterr().err
+    assert certificate(RESULTS / "pass.json", tmp_path / "missing") == 2
+    assert "does not exist. Make a key once" in capsys.readouterr().err
+
+
+def test_flags_are_announced_before_the_instructor_signs(tmp_path, key, capsys):
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    document["flags"] = [{"line": 3, "text": "os.system"}]
+    (tmp_path / "r.json").write_text(json.dumps(document), encoding="utf-8")
+    assert certificate(tmp_path / "r.json", key, "--out", tmp_path / "r.pdf") == 0
+    assert "read the flags in the report of this result: 1." in capsys.readouterr().out
+
+
+def test_a_long_name_fits_on_the_page_and_a_letter_without_glyph_is_reported(
+    tmp_path, key, monkeypatch, capsys
+):
+    widths = []
+    draw_text = page._text
+
+    def measured(*arguments, **options):
+        drawn = draw_text(*arguments, **options)
+        box = drawn.get_window_extent()
+        widths.append((box.x0, box.x1, drawn.figure.bbox.width))
+        return drawn
+
+    monkeypatch.setattr(page, "_text", measured)
+    page.draw(
+        Facts("Wolfeschlegelsteinhausenbergerdorff " * 6, "C" * 200, "1 May 2026", (), "0" * 64)
+    )
+    assert len(widths) > 6 and all(0 < left < right < width for left, right, width in widths)
+    assert certificate(RESULTS / "pass.json", key, "--name", "\u738b", "--out", tmp_path / "x") == 2
+    assert "lacks \u738b of '\u738b'" in capsys.readouterr().err
