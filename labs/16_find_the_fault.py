@@ -302,7 +302,7 @@ print(f"your prediction: {prediction}")
 # with the first distance. If the distance is much larger, it was there before the training.</details>
 #
 # <details><summary>Hint 3</summary>Read the script from the creation of the model to the loop. Which of
-# the five edits of lab 5 makes all ranks start with the weights of rank 0?</details>
+# the nine edits of lab 5 makes all ranks start with the weights of rank 0?</details>
 
 # %%
 # BEGIN SOLUTION: set evidence to the distance after step 1, and diagnosis to a name

@@ -174,7 +174,7 @@ describe(
 # two advantages over milliseconds. It can be compared between machines, and it shows at once how much there
 # is to gain. If a phase takes the fraction $f$ of a step and you remove it completely, the step takes $1 -
 # f$ of its time. For example, a phase with $f = 0.2$ can make the program at most $1 / 0.8 = 1.25$ times as
-# fast. This is Amdahl's bound of lab 1.
+# fast. This is Amdahl's bound of lab 8.
 #
 # ### Exercise 1: Fraction of a phase
 #

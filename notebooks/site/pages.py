@@ -21,6 +21,7 @@ from hvdlab.course.workbook import Question
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
+GUIDES = "assessment/instructor/guides"
 CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
 DESCRIBED = re.compile(rf'<p class="{DESCRIPTION}"[^>]*>(.*?)</p>')  # of a rotatable figure
 API = {
@@ -69,6 +70,9 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     _write_labs(source / "labs.md", learner_versions)
     solutions = _contents(solved)
     (source / "notebooks/solutions/index.md").write_text(f"# Labs with solutions\n\n{solutions}")
+    guides = _contents(sorted(path.stem for path in (source / GUIDES).glob("[0-9]*.md")))
+    (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}")
+    (source / "slides.md").write_text(_slides(), encoding="utf-8")
     (source / "commands.md").write_text(_commands(), encoding="utf-8")
     _write_api(source / "api")
 
@@ -171,6 +175,16 @@ def _quiz(number: int, question: Question) -> str:
 
 def _opens(title, text):
     return f":::{{dropdown}} {title}\n{text}\n:::\n"
+
+
+def _slides() -> str:
+    """Return a page with links to the decks, which Sphinx makes apart from the other pages."""
+    lines = ["# Slides", "", "One deck for each lab. Press S for the speaker notes.", ""]
+    for path in sorted((ROOT / "labs/slides").glob("[0-9]*.md")):
+        title = path.read_text("utf-8").splitlines()[0].removeprefix("# ")
+        links = f'<a href="slides/{path.stem}.html">{title}</a> (<a href="slides/{path.stem}.pdf">PDF</a>)'
+        lines.append(f"{int(path.stem[:2])}. {links}")
+    return "\n".join(lines) + "\n"
 
 
 def _commands() -> str:
