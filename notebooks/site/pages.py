@@ -60,6 +60,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     shutil.copytree(
         HERE / "_static", source / "notebooks/site/_static"
     )  # README.md shows a picture
+    shutil.copy(HERE / "README.md", source / "notebooks/site")
     calculators = source / "labs/calculators/README.md"
     calculators.write_text(_links_to_calculators(calculators.read_text("utf-8")), encoding="utf-8")
     (source / "notebooks/solutions").mkdir(parents=True)
