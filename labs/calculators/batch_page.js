@@ -10,7 +10,7 @@ function batchSentence(result) {
   return `${grouped(result.ranks)} GPU${result.ranks === 1 ? "" : "s"} have a batch of ${shown(result.batch, 9)} ` +
     `examples, ${relation} the critical batch size. They need ${shown(result.steps)} steps, ` +
     `${shown(result.hours)} hours and ${shown(result.gpuHours)} GPU hours. Twice the GPUs would save ` +
-    `${shown(100 * result.saved, 2)} % of the steps.`;
+    `${shown(100 * result.saved, 2)}\u00a0% of the steps.`;
 }
 
 /* The range of GPUs that the charts show: one to a hundred times the critical number, and the chosen one. */
@@ -36,19 +36,18 @@ function drawOver(id, input, result, lines, titles) {
   const results = counts(most).map((ranks) => batch(input, ranks));
   const says = lines.map(([, value, text]) => `${text} ${shown(value(result))}`).join(" and ");
   const drawing = chart(document.getElementById(id), 290, `${titles.alt} For ${grouped(result.ranks)} GPUs: ${says}.`);
-  const area = { left: 58, right: drawing.width - 16, top: 28, bottom: 240 };
+  const area = { left: 58, right: drawing.width - 24, top: 28, bottom: 240 };
   const x = logAxis(1, most, area.left, area.right);
   const all = lines.flatMap(([, value]) => results.map(value));
   const [least, greatest] = decades(all);
-  const y = logAxis(least, greatest, area.bottom, area.top, greatest / least <= 1000 ? [1, 2, 5] : [1]);
-  if (y.ticks.length > 9) y.ticks = y.ticks.filter((tick, i) => i % Math.ceil(y.ticks.length / 8) === 0);
+  const y = logAxis(least, greatest, area.bottom, area.top, greatest / least <= 100 ? [1, 2, 5] : [1]);
   axes(drawing, area, x, y, { x: titles.x, y: titles.y, yNumber: short, xNumber: (ranks) => short(ranks * titles.perGpu) });
   if (result.criticalRanks > 1 && result.criticalRanks < most) {
     add(drawing.svg, "line", { x1: x.at(result.criticalRanks), x2: x.at(result.criticalRanks), y1: area.top,
       y2: area.bottom, class: "mark limit" });
     words(drawing, x.at(result.criticalRanks), area.top - 8, "B_crit", { "text-anchor": "middle" });
   }
-  add(drawing.svg, "line", { x1: x.at(result.ranks), x2: x.at(result.ranks), y1: area.top, y2: area.bottom, class: "mark" });
+  verticalLine(drawing, area, x.at(result.ranks), `${grouped(result.ranks)} GPUs`, "chosen");
   for (const [name, value] of lines) {
     curve(drawing, results.map((each) => [x.at(each.ranks), y.at(value(each))]), name);
     marker(drawing, x.at(result.ranks), y.at(value(result)), name);
@@ -69,21 +68,20 @@ function draw(input, result) {
 }
 
 startCalculator({
-  form,
   presets: BATCH_PRESETS,
   show(input) {
     const result = { ...batch(input), bCrit: input.bCrit };
-    document.getElementById("result").textContent = batchSentence(result);
     draw(input, result);
     const others = [input.ranks / 2, input.ranks, 2 * input.ranks].filter((ranks) => ranks >= 1).map(Math.floor);
     fillTable(document.getElementById("table"), others.map((ranks) => {
       const each = batch(input, ranks);
       return [grouped(ranks), shown(each.batch, 9), shown(each.steps), short(each.examples), shown(each.hours),
-        shown(each.gpuHours), shown(each.cost), `${shown(100 * each.saved, 2)} %`];
+        shown(each.gpuHours), shown(each.cost), `${shown(100 * each.saved, 2)}\u00a0%`];
     }));
-  },
-  clear() {
-    document.getElementById("result").textContent = "";
+    return {
+      headline: `${grouped(result.ranks)} GPUs: ${shown(result.hours)} hours, ${shown(result.gpuHours)} GPU hours`,
+      sentence: batchSentence(result),
+    };
   },
 });
 for (const id of ["law", "hours", "gpu-hours"]) {

@@ -25,25 +25,24 @@ function chart(container, height, description) {
   const svg = add(container, "svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
     "aria-label": description });
   const definitions = add(svg, "defs");
-  hatch(definitions, container.id, "gradients", "M-2,2 L2,-2 M0,8 L8,0 M6,10 L10,6", 8);
+  for (const name of ["gradients", "communication"]) {
+    const stripes = add(definitions, "pattern", { id: `${container.id}-${name}`, width: 8, height: 8,
+      patternUnits: "userSpaceOnUse", class: name });
+    add(stripes, "path", { d: "M-2,2 L2,-2 M0,8 L8,0 M6,10 L10,6", class: "stroke" });
+  }
   const dots = add(definitions, "pattern", { id: `${container.id}-state`, width: 9, height: 9,
     patternUnits: "userSpaceOnUse", class: "state" });
   add(dots, "circle", { cx: 3, cy: 3, r: 1.3, class: "dot" });
   return { svg, width, height, id: container.id };
 }
 
-function hatch(definitions, id, name, path, size) {
-  const pattern = add(definitions, "pattern", { id: `${id}-${name}`, width: size, height: size,
-    patternUnits: "userSpaceOnUse", class: name });
-  add(pattern, "path", { d: path, class: "stroke" });
-}
-
-/* A box with a tinted inside, as in the pictures. Gradients are hatched and the state is dotted. */
+/* A box with a tinted inside, as in the pictures. Gradients and communication are hatched, the state is dotted. */
 function box(chart, x, y, width, height, name, title = "") {
   const group = add(chart.svg, "g", { class: name });
   const place = { x, y, width: Math.max(0, width), height };
+  add(group, "rect", { ...place, class: "under" });
   add(group, "rect", { ...place, class: "box" });
-  if (name === "gradients" || name === "state") {
+  if (["gradients", "communication", "state"].includes(name)) {
     add(group, "rect", { ...place, fill: `url(#${chart.id}-${name})` });
   }
   if (title) add(group, "title", {}, title);

@@ -1,7 +1,7 @@
 /* What the calculators share: read and check the inputs, keep them in the URL fragment, fill in presets.
  *
- * A page calls startCalculator({ form, presets, problem, show, clear }). `problem(input)` returns null or
- * { field, message }. `show(input)` draws a possible input, and `clear()` removes the results of the last one.
+ * A page calls startCalculator({ presets, problem, show }). `problem(input)` returns null or { field, message }.
+ * `show(input)` draws the charts of a possible input, and returns a headline and a sentence for screen readers.
  *
  * Each input field has a name, a label, and min, max and step. A field with data-scale holds a number in a
  * larger unit; the formulas get the value times data-scale.
@@ -78,7 +78,7 @@ function showPreset(form, presets) {
   const link = document.createElement("a");
   link.href = presets[found].link;
   link.textContent = presets[found].source;
-  source.append("Source: ", link, ".");
+  source.append("Source: ", link, `. ${presets[found].note ?? ""}`);
 }
 
 function offerPresets(form, presets) {
@@ -90,8 +90,11 @@ function offerPresets(form, presets) {
   });
 }
 
-function startCalculator({ form, presets = [], problem = () => null, show, clear }) {
+function startCalculator({ presets = [], problem = () => null, show }) {
+  const form = document.getElementById("inputs");
   const message = document.getElementById("problem");
+  const headline = document.getElementById("headline");
+  const sentence = document.getElementById("result");
 
   function mark(field, text) {
     for (const each of inputFields(form)) {
@@ -117,8 +120,9 @@ function startCalculator({ form, presets = [], problem = () => null, show, clear
     const impossible = broken ? { field: broken.name, message: fieldProblem(broken) } : problem(input);
     mark(impossible && form.elements[impossible.field], impossible ? impossible.message : "");
     document.body.classList.toggle("impossible", Boolean(impossible));
-    if (impossible) clear();
-    else show(input);
+    const said = impossible ? { headline: "", sentence: "" } : show(input);
+    headline.textContent = said.headline;
+    sentence.textContent = said.sentence;
   }
 
   function edited() {

@@ -33,7 +33,10 @@ function drawMemory(result, input, sentence) {
     words(drawing, x.at(tick), area.bottom + 17, shown(tick), { "text-anchor": "middle" });
   }
   words(drawing, (area.left + area.right) / 2, area.bottom + 36, "GB", { "text-anchor": "middle" });
-  result.stages.forEach((each, i) => drawStage(drawing, each, x, area, pitch, i, count));
+  const high = pitch - (pitch > 20 ? 8 : pitch > 10 ? 3 : 1);
+  const topOf = (each) => area.top + 4 + each.stage * pitch;
+  const every = count > 1 ? Math.ceil(17 / pitch) : 0; // which stages get their name
+  for (const each of result.stages) drawStage(drawing, each, x, topOf(each), high, every);
   let free = 0;
   for (const size of GPU_SIZES.filter((each) => x.at(each) <= area.right)) {
     const at = x.at(size);
@@ -42,13 +45,12 @@ function drawMemory(result, input, sentence) {
     words(drawing, Math.min(at, drawing.width - 24), 16, `${size} GB`, { "text-anchor": "middle" });
     free = at + 26;
   }
+  for (const each of result.stages) writeStage(drawing, each, x, topOf(each), high);
 }
 
-function drawStage(drawing, each, x, area, pitch, i, count) {
-  const top = area.top + 4 + i * pitch;
-  const high = pitch - (pitch > 20 ? 8 : pitch > 10 ? 3 : 1);
-  if (count > 1 && i % Math.ceil(17 / pitch) === 0) {
-    words(drawing, area.left - 8, top + high / 2 + 4, `stage ${each.stage}`, { "text-anchor": "end" });
+function drawStage(drawing, each, x, top, high, every) {
+  if (every && each.stage % every === 0) {
+    words(drawing, x.at(0) - 8, top + high / 2 + 4, `stage ${each.stage}`, { "text-anchor": "end" });
   }
   let sum = 0;
   for (const part of PARTS) {
@@ -56,26 +58,38 @@ function drawStage(drawing, each, x, area, pitch, i, count) {
     sum += each[part];
     const wide = x.at(sum / GB) - left;
     box(drawing, left, top, wide, high, part, `stage ${each.stage}, ${part}: ${shown(each[part] / GB)} GB`);
-    if (wide > 44 && high >= 18) {
+  }
+}
+
+/* The numbers are written last, so that no line crosses them. */
+function writeStage(drawing, each, x, top, high) {
+  if (high < 18) return;
+  let sum = 0;
+  for (const part of PARTS) {
+    const left = x.at(sum / GB);
+    sum += each[part];
+    const wide = x.at(sum / GB) - left;
+    if (wide > 44) {
       words(drawing, left + wide / 2, top + high / 2 + 4, shown(each[part] / GB),
         { "text-anchor": "middle", class: "halo" });
     }
   }
+  const end = x.at(sum / GB);
+  if (end + 66 < drawing.width) {
+    words(drawing, end + 7, top + high / 2 + 4, `${shown(sum / GB)} GB`, { class: "halo strong" });
+  }
 }
 
 startCalculator({
-  form: document.getElementById("inputs"),
   presets: MEMORY_PRESETS,
   problem: memoryProblem,
   show(input) {
     const result = memory(input);
     const sentence = memorySentence(result, input);
-    document.getElementById("result").textContent = sentence;
     drawMemory(result, input, sentence);
     fillTable(document.getElementById("table"), result.stages.map((each) => [`${each.stage}`, `${each.layers}`,
       `${each.held}`, ...[...PARTS, "total"].map((part) => shown(each[part] / GB))]));
-  },
-  clear() {
-    document.getElementById("result").textContent = "";
+    const where = input.pipeline > 1 ? `in a GPU of stage ${result.largest.stage}` : "per GPU";
+    return { headline: `${shown(result.largest.total / GB)} GB ${where}`, sentence };
   },
 });

@@ -97,16 +97,17 @@ function scaling(input) {
 /* The values are in the units of the input fields: MB, ms, percent, microseconds, GB/s. */
 const HOROVOD_2018 = { overlap: 66.7, perHost: 4, networkLatency: 14, networkBandwidth: 2.625, insideLatency: 5,
   insideBandwidth: 12 };
-const UBER = "Sergeev and Del Balso 2018. Lab 18 fitted the latency and the bandwidth of the network";
+const UBER = { source: "Sergeev and Del Balso 2018", link: "https://arxiv.org/abs/1802.05799",
+  note: "Lab 18 fitted the latency and the bandwidth of the network to its results." };
 const SCALING_PRESETS = [
-  { name: "VGG-16, Pascal GPUs, 25 Gbit/s", source: UBER, link: "https://arxiv.org/abs/1802.05799",
+  { name: "VGG-16, Pascal GPUs, 25 Gbit/s", ...UBER,
     values: { gradientBytes: 553, compute: 489, ...HOROVOD_2018 } },
-  { name: "ResNet-101, Pascal GPUs, 25 Gbit/s", source: UBER, link: "https://arxiv.org/abs/1802.05799",
+  { name: "ResNet-101, Pascal GPUs, 25 Gbit/s", ...UBER,
     values: { gradientBytes: 178, compute: 536, ...HOROVOD_2018 } },
-  { name: "VGG-16, GPUs ten times as fast", source: "Lab 18, prediction 3: the same network, a tenth of the time",
-    link: "https://arxiv.org/abs/1802.05799", values: { gradientBytes: 553, compute: 48.9, ...HOROVOD_2018 } },
+  { name: "VGG-16, GPUs ten times as fast", ...UBER, note: "Prediction 3 of lab 18: the step takes a tenth of the time.",
+    values: { gradientBytes: 553, compute: 48.9, ...HOROVOD_2018 } },
   { name: "Nodes with 8 H100 and 8 NDR network cards", link: "https://www.nvidia.com/en-us/data-center/h100/",
-    source: "Peak bandwidths as in lab 1. The gradients, the step time and the latencies are examples",
+    source: "NVIDIA", note: "Peak bandwidths as in lab 1. The gradients, the step time and the latencies are examples.",
     values: { gradientBytes: 2000, compute: 250, overlap: 66.7, perHost: 8, networkLatency: 10,
       networkBandwidth: 400, insideLatency: 3, insideBandwidth: 450 } },
 ];

@@ -1,7 +1,7 @@
 /* The page scaling.html: draw the efficiency over the number of GPUs, and the parts of a step. */
 "use strict";
 
-const percent = (fraction) => `${shown(100 * fraction, 2)} %`;
+const percent = (fraction) => `${shown(100 * fraction, 2)}\u00a0%`;
 const milliseconds = (seconds) => shown(1000 * seconds);
 const form = document.getElementById("inputs");
 let gpuAxis = null; // of the last drawing, for clicks
@@ -18,10 +18,10 @@ function drawCurves(result, ranks, sentence) {
   const drawing = chart(document.getElementById("chart"), 340, `Curves of the efficiency from 1 to 10,000 GPUs ` +
     `for three all-reduce algorithms. ${sentence} At 10,000 GPUs it is ` +
     `${ALGORITHMS.map((name) => `${percent(result[name].curve.at(-1).efficiency)} (${name})`).join(", ")}.`);
-  const area = { left: 52, right: drawing.width - 16, top: 28, bottom: 290 };
+  const area = { left: 52, right: drawing.width - 26, top: 28, bottom: 290 };
   const x = logAxis(1, MOST_RANKS, area.left, area.right);
   const y = linearAxis(1, area.bottom, area.top);
-  axes(drawing, area, x, y, { x: "GPUs", y: "efficiency", xNumber: grouped, yNumber: (value) => value.toFixed(1) });
+  axes(drawing, area, x, y, { x: "GPUs", y: "efficiency", xNumber: shown, yNumber: (value) => value.toFixed(1) });
   verticalLine(drawing, area, x.at(ranks), `${grouped(ranks)} GPUs`, "chosen");
   for (const name of ALGORITHMS) {
     curve(drawing, result[name].curve.map((each) => [x.at(each.ranks), y.at(each.efficiency)]), name);
@@ -54,20 +54,17 @@ function drawSteps(result, compute) {
 }
 
 startCalculator({
-  form,
   presets: SCALING_PRESETS,
   show(input) {
     const result = scaling(input);
     const sentence = scalingSentence(result, input.ranks);
-    document.getElementById("result").textContent = sentence;
     drawCurves(result, input.ranks, sentence);
     drawSteps(result, input.compute);
     fillTable(document.getElementById("table"), ALGORITHMS.map((name) => [name,
       milliseconds(result[name].communication), milliseconds(result[name].exposed), milliseconds(result[name].step),
       percent(result[name].efficiency), result[name].limit]));
-  },
-  clear() {
-    document.getElementById("result").textContent = "";
+    const each = ALGORITHMS.map((name) => `${name} ${percent(result[name].efficiency)}`);
+    return { headline: `${grouped(input.ranks)} GPUs: ${each.join(", ")}`, sentence };
   },
 });
 document.getElementById("chart").addEventListener("click", (event) => {
