@@ -32,10 +32,6 @@ function memoryProblem(input) {
     return { field: "ranks", message: `The number of GPUs must be a multiple of tensor x pipeline = ` +
       `${input.tensor} x ${input.pipeline} = ${modelRanks}. Received: ${input.ranks}. Choose ${choices} GPUs.` };
   }
-  if (input.hiddenSize < input.heads) {
-    return { field: "hiddenSize", message: `The width must be at least the number of attention heads, ` +
-      `${input.heads}. Received: ${input.hiddenSize}.` };
-  }
   return null;
 }
 

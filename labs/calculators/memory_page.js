@@ -2,18 +2,23 @@
 "use strict";
 
 const PARTS = ["weights", "gradients", "state", "activations"];
-const GPU_SIZES = [16, 24, 40, 80, 141, 192]; // GB: V100, RTX 4090, A100, A100 and H100, H200, B200 and MI300X
+const GPU_SIZES = [16, 24, 40, 80, 141, 192]; // GB, named on the page
 const GB = 1e9;
+
+function gigabytes(nbytes) {
+  const value = nbytes / GB;
+  return value >= 100 ? shown(value) : value === 0 ? "0" : value < 0.001 ? "< 0.001" : value.toPrecision(3);
+}
 
 function memorySentence(result, input) {
   const most = result.largest;
   const where = input.pipeline > 1 ? `A GPU of stage ${most.stage}, the fullest one,` : "Each GPU";
-  const parts = `weights ${shown(most.weights / GB)}, gradients ${shown(most.gradients / GB)}, optimizer state ` +
-    `${shown(most.state / GB)} and activations ${shown(most.activations / GB)} GB`;
+  const parts = `weights ${gigabytes(most.weights)}, gradients ${gigabytes(most.gradients)}, optimizer state ` +
+    `${gigabytes(most.state)} and activations ${gigabytes(most.activations)} GB`;
   const size = GPU_SIZES.find((each) => each * GB >= most.total);
   const fits = size ? `This fits a GPU with ${size} GB.`
     : `This is more than the ${GPU_SIZES[GPU_SIZES.length - 1]} GB of the largest GPU in the chart.`;
-  return `${where} needs ${shown(most.total / GB)} GB: ${parts}. ${fits} ` +
+  return `${where} needs ${gigabytes(most.total)} GB: ${parts}. ${fits} ` +
     `The data-parallel degree is ${shown(result.data, 7)} and the global batch has ` +
     `${shown(result.globalBatch, 9)} sequence${result.globalBatch === 1 ? "" : "s"}.`;
 }
@@ -57,7 +62,7 @@ function drawStage(drawing, each, x, top, high, every) {
     const left = x.at(sum / GB);
     sum += each[part];
     const wide = x.at(sum / GB) - left;
-    box(drawing, left, top, wide, high, part, `stage ${each.stage}, ${part}: ${shown(each[part] / GB)} GB`);
+    box(drawing, left, top, wide, high, part, `stage ${each.stage}, ${part}: ${gigabytes(each[part])} GB`);
   }
 }
 
@@ -70,13 +75,13 @@ function writeStage(drawing, each, x, top, high) {
     sum += each[part];
     const wide = x.at(sum / GB) - left;
     if (wide > 44) {
-      words(drawing, left + wide / 2, top + high / 2 + 4, shown(each[part] / GB),
+      words(drawing, left + wide / 2, top + high / 2 + 4, gigabytes(each[part]),
         { "text-anchor": "middle", class: "halo" });
     }
   }
   const end = x.at(sum / GB);
   if (end + 66 < drawing.width) {
-    words(drawing, end + 7, top + high / 2 + 4, `${shown(sum / GB)} GB`, { class: "halo strong" });
+    words(drawing, end + 7, top + high / 2 + 4, `${gigabytes(sum)} GB`, { class: "halo strong" });
   }
 }
 
@@ -88,8 +93,8 @@ startCalculator({
     const sentence = memorySentence(result, input);
     drawMemory(result, input, sentence);
     fillTable(document.getElementById("table"), result.stages.map((each) => [`${each.stage}`, `${each.layers}`,
-      `${each.held}`, ...[...PARTS, "total"].map((part) => shown(each[part] / GB))]));
+      `${each.held}`, ...[...PARTS, "total"].map((part) => gigabytes(each[part]))]));
     const where = input.pipeline > 1 ? `in a GPU of stage ${result.largest.stage}` : "per GPU";
-    return { headline: `${shown(result.largest.total / GB)} GB ${where}`, sentence };
+    return { headline: `${gigabytes(result.largest.total)} GB ${where}`, sentence };
   },
 });

@@ -51,6 +51,34 @@ def test_a_layer_of_gpt_3_keeps_what_table_2_says(sequence_parallel, checkpointi
     assert found == pytest.approx(2048 * 4 * 12288 * factor)
 
 
+def saved_bytes(layer, x, weights, least):
+    """Return the bytes that autograd keeps of activations and masks with at least `least` numbers.
+
+    The means of a norm and the sums of a softmax are smaller, or float32.
+    """
+    import torch
+
+    own = {each.untyped_storage().data_ptr() for each in weights.values()}
+    saved = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        counts = tensor.numel() >= least and tensor.dtype in (x.dtype, torch.bool)
+        if counts and storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer(x)
+    return sum(nbytes for nbytes, _ in saved.values())
+
+
+def random_weights(shapes, dtype):
+    import torch
+
+    return {n: torch.randn(*shape, dtype=dtype, requires_grad=True) for n, shape in shapes.items()}
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("precision", ["mixed", "float32"])
 def test_a_layer_keeps_what_autograd_saves(precision, fused):
@@ -60,9 +88,8 @@ def test_a_layer_keeps_what_autograd_saves(precision, fused):
 
     s, b, h, a = 64, 2, 64, 4
     dtype = {"mixed": torch.bfloat16, "float32": torch.float32}[precision]
-    weights = {n: torch.randn(*shape, dtype=dtype, requires_grad=True) for n, shape in {
-        "qkv": (3 * h, h), "out": (h, h), "up": (4 * h, h), "down": (h, 4 * h),
-        "norm1": (h,), "norm2": (h,)}.items()}  # fmt: skip
+    shapes = {"qkv": (3 * h, h), "out": (h, h), "up": (4 * h, h), "down": (h, 4 * h)}
+    weights = random_weights(shapes | {"norm1": (h,), "norm2": (h,)}, dtype)
 
     def dropout(x):
         return torch.native_dropout(x, 0.1, True)[0]
@@ -84,20 +111,37 @@ def test_a_layer_keeps_what_autograd_saves(precision, fused):
         y = F.layer_norm(x, (h,), weights["norm2"])
         return x + dropout(F.linear(F.gelu(F.linear(y, weights["up"])), weights["down"]))
 
-    saved, own = {}, {each.untyped_storage().data_ptr() for each in weights.values()}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own and tensor.numel() >= b * s * h:
-            saved[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
     x = torch.randn(b, s, h, dtype=dtype, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = layer(x)
     plan = Plan(1, sequence=s, micro_batch=b, precision=precision, fused_attention=fused)
-    assert result.requires_grad
-    assert sum(n for n, _ in saved.values()) == layer_activations(h, a, plan, "none")
+    assert saved_bytes(layer, x, weights, s * b * h) == layer_activations(h, a, plan, "none")
+
+
+@pytest.mark.parametrize(("heads", "width", "kept"), [(32, 3.5, 41), (128, 3.25, 38.25)])
+def test_a_layer_of_llama_3_keeps_what_the_page_says(heads, width, kept):
+    """Eight key and value heads, a gated feed-forward network and no dropout: 8 and 405 billion."""
+    torch = pytest.importorskip("torch")
+    from torch.nn import functional as F
+
+    norm = F.layer_norm  # which keeps its input; RMSNorm is no single operation on a CPU
+    s, b, h = 16, 2, 2 * heads
+    f, kv = int(width * h), h * 8 // heads
+    shapes = {"q": (h, h), "k": (kv, h), "v": (kv, h), "out": (h, h)}
+    shapes |= {"gate": (f, h), "up": (f, h), "down": (h, f), "norm1": (h,), "norm2": (h,)}
+    weights = random_weights(shapes, torch.bfloat16)
+
+    def layer(x):
+        y = norm(x, (h,), weights["norm1"])
+        q, k, v = (
+            F.linear(y, weights[name]).view(b, s, -1, h // heads).transpose(1, 2) for name in "qkv"
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + F.linear(mixed.transpose(1, 2).reshape(b, s, h), weights["out"])
+        y = norm(x, (h,), weights["norm2"])
+        gated = F.silu(F.linear(y, weights["gate"])) * F.linear(y, weights["up"])
+        return x + F.linear(gated, weights["down"])
+
+    x = torch.randn(b, s, h, dtype=torch.bfloat16, requires_grad=True)
+    assert saved_bytes(layer, x, weights, s * b * kv) == s * b * h * kept
 
 
 def test_the_parts_of_a_rank_agree_with_the_solution_of_lab_12():
