@@ -84,7 +84,7 @@ function showPreset(form, presets) {
 function offerPresets(form, presets) {
   const select = document.getElementById("preset");
   select.append(new Option("own values", "-1"), ...presets.map((each, i) => new Option(each.name, String(i))));
-  select.addEventListener("change", () => {
+  select.addEventListener("input", () => { // before the form hears of it and updates the page
     const preset = presets[Number(select.value)];
     if (preset) for (const [name, value] of Object.entries(preset.values)) form.elements[name].value = value;
   });
@@ -139,7 +139,6 @@ function startCalculator({ presets = [], problem = () => null, show }) {
   }
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", edited);
-  form.addEventListener("change", edited);
   form.addEventListener("reset", () => setTimeout(edited));
   window.addEventListener("hashchange", () => { readFragment(form); update(); });
   readFragment(form);
