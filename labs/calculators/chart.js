@@ -41,7 +41,7 @@ function box(chart, x, y, width, height, name, title = "") {
   const group = add(chart.svg, "g", { class: name });
   const place = { x, y, width: Math.max(0, width), height };
   add(group, "rect", { ...place, class: "under" });
-  add(group, "rect", { ...place, class: "box" });
+  add(group, "rect", { ...place, class: width < 6 ? "box thin" : "box" });
   if (["gradients", "communication", "state"].includes(name)) {
     add(group, "rect", { ...place, fill: `url(#${chart.id}-${name})` });
   }
