@@ -38,6 +38,7 @@ const BATCH_PRESETS = [
     source: "McCandlish et al. 2018", note: "Lab 18 assumes S_min x B_crit = 90 epochs. Speed of a Pascal GPU.",
     values: { bCrit: 15000, sMin: 7680, perGpu: 64, speed: 119.4, efficiency: 90 } },
   { name: "Small network on Fashion-MNIST (lab 6)", link: "https://arxiv.org/abs/1812.06162",
-    source: "McCandlish et al. 2018", note: "Lab 6 fitted B_crit and S_min (n = 5). Speed and efficiency are examples.",
+    source: "McCandlish et al. 2018",
+    note: "Lab 6 fitted B_crit and S_min (n = 5). Speed and efficiency are examples.",
     values: { bCrit: 190, sMin: 161, perGpu: 16, speed: 30000, efficiency: 90 } },
 ];

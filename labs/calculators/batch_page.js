@@ -7,8 +7,8 @@ let gpuAxis = null; // of the last drawing, for clicks
 
 function batchSentence(result) {
   const relation = result.batch < result.bCrit ? "below" : result.batch > result.bCrit ? "above" : "equal to";
-  return `${grouped(result.ranks)} GPU${result.ranks === 1 ? "" : "s"} have a batch of ${shown(result.batch, 9)} ` +
-    `examples, ${relation} the critical batch size. They need ${shown(result.steps)} steps, ` +
+  return `${grouped(result.ranks)} GPU${result.ranks === 1 ? "" : "s"} have a batch of ` +
+    `${shown(result.batch, 9)} examples, ${relation} the critical batch size. They need ${shown(result.steps)} steps, ` +
     `${shown(result.hours)} hours and ${shown(result.gpuHours)} GPU hours. Twice the GPUs would save ` +
     `${shown(100 * result.saved, 2)}\u00a0% of the steps.`;
 }
@@ -35,13 +35,15 @@ function drawOver(id, input, result, lines, titles) {
   const most = gpuRange(result);
   const results = counts(most).map((ranks) => batch(input, ranks));
   const says = lines.map(([, value, text]) => `${text} ${shown(value(result))}`).join(" and ");
-  const drawing = chart(document.getElementById(id), 290, `${titles.alt} For ${grouped(result.ranks)} GPUs: ${says}.`);
+  const drawing = chart(document.getElementById(id), 290,
+    `${titles.alt} For ${grouped(result.ranks)} GPUs: ${says}.`);
   const area = { left: 58, right: drawing.width - 24, top: 28, bottom: 240 };
   const x = logAxis(1, most, area.left, area.right);
   const all = lines.flatMap(([, value]) => results.map(value));
   const [least, greatest] = decades(all);
   const y = logAxis(least, greatest, area.bottom, area.top, greatest / least <= 100 ? [1, 2, 5] : [1]);
-  axes(drawing, area, x, y, { x: titles.x, y: titles.y, yNumber: short, xNumber: (ranks) => short(ranks * titles.perGpu) });
+  axes(drawing, area, x, y, { x: titles.x, y: titles.y, yNumber: short,
+    xNumber: (ranks) => short(ranks * titles.perGpu) });
   if (result.criticalRanks > 1 && result.criticalRanks < most) {
     add(drawing.svg, "line", { x1: x.at(result.criticalRanks), x2: x.at(result.criticalRanks), y1: area.top,
       y2: area.bottom, class: "mark limit" });
@@ -59,8 +61,8 @@ function draw(input, result) {
   drawOver("law", input, result, [
     ["steps", (each) => each.steps / input.sMin, "steps divided by their minimum"],
     ["examples", (each) => each.examples / (input.sMin * input.bCrit), "examples divided by their minimum"],
-  ], { x: "batch, examples", y: "times the minimum", perGpu: input.perGpu, alt: "Curves over the batch size: the " +
-    "steps fall to their minimum, and the examples rise from theirs. Both are twice the minimum at B_crit." });
+  ], { x: "batch, examples", y: "times the minimum", perGpu: input.perGpu,
+    alt: "Curves over the batch size: the steps fall to their minimum, and the examples rise from theirs. Both are twice the minimum at B_crit." });
   drawOver("hours", input, result, [["hours", (each) => each.hours, "hours"]], { x: "GPUs", y: "hours", perGpu: 1,
     alt: "Curve of the hours over the number of GPUs. It falls, and levels off above B_crit." });
   drawOver("gpu-hours", input, result, [["gpu-hours", (each) => each.gpuHours, "GPU hours"]], { x: "GPUs",
@@ -79,7 +81,8 @@ startCalculator({
         shown(each.gpuHours), shown(each.cost), `${shown(100 * each.saved, 2)}\u00a0%`];
     }));
     return {
-      headline: `${grouped(result.ranks)} GPUs: ${shown(result.hours)} hours, ${shown(result.gpuHours)} GPU hours`,
+      headline: `${grouped(result.ranks)} GPUs: ${shown(result.hours)} hours, ` +
+        `${shown(result.gpuHours)} GPU hours`,
       sentence: batchSentence(result),
     };
   },

@@ -1,7 +1,7 @@
 /* What the calculators share: read and check the inputs, keep them in the URL fragment, fill in presets.
  *
- * A page calls startCalculator({ presets, problem, show }). `problem(input)` returns null or { field, message }.
- * `show(input)` draws the charts of a possible input, and returns a headline and a sentence for screen readers.
+ * A page calls startCalculator({ presets, problem, show }). `problem(input)` returns null or
+ * { field, message }. `show(input)` draws the charts of a possible input, and returns a headline and a sentence for screen readers.
  *
  * Each input field has a name, a label, and min, max and step. A field with data-scale holds a number in a
  * larger unit; the formulas get the value times data-scale.

@@ -5,8 +5,8 @@ const CHARTS = { "GPipe": "gpipe", "1F1B": "one-f-one-b" };
 
 function scheduleSentence(results) {
   const [gpipe, oneF] = [results.GPipe, results["1F1B"]];
-  return `The bubble is ${(100 * gpipe.bubble).toFixed(1)}\u00a0% of the time with both schedules, and a step takes ` +
-    `${shown(gpipe.time, 4)} times a forward pass of a stage. Stage 0 holds the activations of ${gpipe.held[0]} ` +
+  return `The bubble is ${(100 * gpipe.bubble).toFixed(1)}\u00a0% of the time with both schedules, ` +
+    `and a step takes ${shown(gpipe.time, 4)} times a forward pass of a stage. Stage 0 holds the activations of ${gpipe.held[0]} ` +
     `micro-batch${gpipe.held[0] === 1 ? "" : "es"} with GPipe and of ${oneF.held[0]} with 1F1B.`;
 }
 
@@ -23,7 +23,8 @@ function drawSchedule(name, result, input) {
   const drawing = chart(document.getElementById(CHARTS[name]), 22 + input.stages * pitch + 42,
     `Time chart of ${name} with a row for each of ${input.stages} stages and a box for each pass of ` +
     `${input.microBatches} micro-batches. It takes ${shown(result.time, 4)} forward passes, and ` +
-    `${(100 * result.bubble).toFixed(1)}\u00a0% of it is idle. The stages hold at most ${result.held.join(", ")} micro-batches.`);
+    `${(100 * result.bubble).toFixed(1)}\u00a0% of it is idle. ` +
+    `The stages hold at most ${result.held.join(", ")} micro-batches.`);
   const area = { left: 66, right: drawing.width - 42, top: 22, bottom: 22 + input.stages * pitch };
   const x = linearAxis(result.time, area.left, area.right, drawing.width < 500 ? 4 : 8);
   words(drawing, drawing.width - 2, 14, "held", { "text-anchor": "end" });

@@ -61,8 +61,8 @@ startCalculator({
     drawCurves(result, input.ranks, sentence);
     drawSteps(result, input.compute);
     fillTable(document.getElementById("table"), ALGORITHMS.map((name) => [name,
-      milliseconds(result[name].communication), milliseconds(result[name].exposed), milliseconds(result[name].step),
-      percent(result[name].efficiency), result[name].limit]));
+      milliseconds(result[name].communication), milliseconds(result[name].exposed),
+      milliseconds(result[name].step), percent(result[name].efficiency), result[name].limit]));
     const each = ALGORITHMS.map((name) => `${name} ${percent(result[name].efficiency)}`);
     return { headline: `${grouped(input.ranks)} GPUs: ${each.join(", ")}`, sentence };
   },
