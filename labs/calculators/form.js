@@ -1,7 +1,8 @@
 /* What the calculators share: read and check the inputs, keep them in the URL fragment, fill in presets.
  *
  * A page calls startCalculator({ presets, problem, show }). `problem(input)` returns null or
- * { field, message }. `show(input)` draws the charts of a possible input, and returns a headline and a sentence for screen readers.
+ * { field, message }. `show(input)` draws the charts of a possible input. It returns a headline for the eye and
+ * a sentence that screen readers announce.
  *
  * Each input field has a name, a label, and min, max and step. A field with data-scale holds a number in a
  * larger unit; the formulas get the value times data-scale.
