@@ -1,66 +1,10 @@
 """Draw the pictures of lab 14, splitting networks."""
 
-from dataclasses import dataclass
-
 from drawing import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, YELLOW, Picture
 
-STAGES, MICRO_BATCHES, FORWARD, BACKWARD = 4, 8, 1, 2  # a backward pass takes twice as long
+from hvdlab.scaling.pipeline import held, simulate
 
-
-@dataclass(frozen=True)
-class Pass:
-    """One pass of a micro-batch through a stage, in units of a forward pass."""
-
-    stage: int
-    kind: str
-    micro_batch: int
-    start: int
-
-    @property
-    def end(self) -> int:
-        """When the pass is over."""
-        return self.start + (FORWARD if self.kind == "forward" else BACKWARD)
-
-
-def orders(schedule: str) -> list[list[tuple[str, int]]]:
-    """Return, for each stage, its passes in order: (kind, micro-batch).
-
-    Args:
-        schedule: "GPipe" or "1F1B".
-    """
-    result = []
-    for stage in range(STAGES):
-        early = MICRO_BATCHES if schedule == "GPipe" else STAGES - stage
-        mine = [("forward", m) for m in range(early)]
-        for m in range(MICRO_BATCHES):
-            mine.append(("backward", m))
-            if early + m < MICRO_BATCHES:
-                mine.append(("forward", early + m))
-        result.append(mine)
-    return result
-
-
-def simulate(schedule: str) -> list[Pass]:
-    """Return when each pass runs, if each stage does its passes in order and waits for what it needs.
-
-    Args:
-        schedule: "GPipe" or "1F1B".
-    """
-    waiting, free, done = orders(schedule), [0] * STAGES, {}
-    while any(waiting):
-        for stage, mine in enumerate(waiting):
-            if not mine:
-                continue
-            kind, m = mine[0]
-            before = stage - 1 if kind == "forward" else stage + 1
-            needs = [(before, kind, m)] if 0 <= before < STAGES else []
-            needs += [(stage, "forward", m)] if kind == "backward" else []
-            if all(each in done for each in needs):
-                start = max([free[stage], *(done[each].end for each in needs)])
-                done[stage, kind, m] = Pass(stage, kind, m, start)
-                free[stage] = done[stage, kind, m].end
-                del mine[0]
-    return list(done.values())
+STAGES, MICRO_BATCHES = 4, 8  # a backward pass takes twice as long as a forward pass
 
 
 def pipeline_stages() -> None:
@@ -104,7 +48,7 @@ def pipeline_schedules() -> None:
         picture.text(20, top, f"{schedule}: {words}", align="left", bold=True)
         for stage in range(STAGES):
             picture.text(20, top + 32 + stage * high, f"stage {stage}", align="left", size=13)
-        for each in simulate(schedule):
+        for each in simulate(schedule, STAGES, MICRO_BATCHES):
             colour = BLUE if each.kind == "forward" else ORANGE
             picture.box(
                 left + each.start * unit, top + 18 + each.stage * high,
@@ -127,15 +71,9 @@ def activations_held() -> None:
     picture = Picture(740, 300)
     axes = picture.plot(70, 24, 640, 210)
     for schedule, style, colour in (("GPipe", "-", BLUE), ("1F1B", "--", ORANGE)):
-        events = [
-            (each.end, 1 if each.kind == "forward" else -1)
-            for each in simulate(schedule) if each.stage == 0
-        ]  # fmt: skip
-        times, held = [0], [0]
-        for time, change in sorted(events):
-            times.append(time)
-            held.append(held[-1] + change)
-        axes.step(times, held, style, where="post", color=colour, linewidth=2, label=schedule)
+        passes = simulate(schedule, STAGES, MICRO_BATCHES)
+        times, numbers = zip(*held(passes, stage=0), strict=True)
+        axes.step(times, numbers, style, where="post", color=colour, linewidth=2, label=schedule)
     axes.text(8.4, 7.3, "GPipe: all 8 micro-batches", fontsize=9.75)
     axes.text(14.5, 4.25, "1F1B: at most p - s = 4", fontsize=9.75)
     axes.set(xlabel="time, in forward passes", ylabel="micro-batches held on stage 0")

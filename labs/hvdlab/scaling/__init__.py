@@ -1,4 +1,7 @@
-"""Predict the speed of N ranks with a cost model of all-reduce and of a training step."""
+"""Predict the speed of N ranks with a cost model of all-reduce and of a training step.
+
+`hvdlab.scaling.memory` predicts the memory of each GPU, `hvdlab.scaling.pipeline` the schedule of a pipeline.
+"""
 
 from hvdlab.scaling.all_reduce import ALGORITHMS, Cluster, Link, calibrate, hierarchical, ring, tree
 from hvdlab.scaling.cost_model import Forecast, Network, exchange, first_below, forecast, step

@@ -1,0 +1,153 @@
+/* What the calculators share: read and check the inputs, keep them in the URL fragment, fill in presets.
+ *
+ * A page calls startCalculator({ presets, problem, show }). `problem(input)` returns null or
+ * { field, message }. `show(input)` draws the charts of a possible input. It returns a headline for the eye and
+ * a sentence that screen readers announce.
+ *
+ * Each input field has a name, a label, and min, max and step. A field with data-scale holds a number in a
+ * larger unit; the formulas get the value times data-scale.
+ */
+"use strict";
+
+function labelOf(field) {
+  return field.labels[0].firstChild.textContent.trim();
+}
+
+function inputFields(form) {
+  return [...form.elements].filter((field) => field.name);
+}
+
+/* Return the value of a field for the formulas. */
+function valueOf(field) {
+  if (field.type === "checkbox") return field.checked;
+  if (field.dataset.scale) return Number(field.value) * Number(field.dataset.scale);
+  return field.type === "number" || field.type === "range" || field.dataset.number !== undefined
+    ? Number(field.value) : field.value;
+}
+
+/* Return a sentence about a field that is empty or out of range, or null. */
+function fieldProblem(field) {
+  if (field.type !== "number" || field.validity.valid && field.value !== "") return null;
+  const what = field.step === "any" ? "a number" : "a whole number";
+  const range = `from ${grouped(field.min)} to ${grouped(field.max)}`;
+  const received = field.value === "" ? "no number" : field.value;
+  return `${labelOf(field)} must be ${what} ${range}${unitOf(field)}. Received: ${received}.`;
+}
+
+function unitOf(field) {
+  const unit = field.labels[0].querySelector(".unit");
+  return unit ? ` ${unit.textContent}` : "";
+}
+
+function grouped(text) {
+  return Number(text).toLocaleString("en-US", { maximumFractionDigits: 6 });
+}
+
+function writeField(field, text) {
+  if (field.type === "checkbox") field.checked = text === "1";
+  else if (field.tagName !== "SELECT" || [...field.options].some((each) => each.value === text)) {
+    field.value = text;
+  }
+}
+
+function readField(field) {
+  return field.type === "checkbox" ? (field.checked ? "1" : "0") : field.value;
+}
+
+/* The fragment has each input in the unit of its field, so that a link shows the same page. */
+function readFragment(form) {
+  const given = new URLSearchParams(location.hash.slice(1));
+  for (const field of inputFields(form)) {
+    if (given.has(field.name)) writeField(field, given.get(field.name));
+  }
+}
+
+function writeFragment(form) {
+  const values = new URLSearchParams(inputFields(form).map((field) => [field.name, readField(field)]));
+  history.replaceState(null, "", `#${values}`);
+}
+
+/* Show which preset the inputs have, and where its numbers come from. */
+function showPreset(form, presets) {
+  const select = document.getElementById("preset");
+  const found = presets.findIndex((preset) => Object.entries(preset.values)
+    .every(([name, value]) => Number(form.elements[name].value) === value));
+  select.value = String(found);
+  const source = document.getElementById("preset-source");
+  source.replaceChildren();
+  if (found < 0) return;
+  const link = document.createElement("a");
+  link.href = presets[found].link;
+  link.textContent = presets[found].source;
+  source.append("Source: ", link, `. ${presets[found].note ?? ""}`);
+}
+
+function offerPresets(form, presets) {
+  const select = document.getElementById("preset");
+  select.append(new Option("own values", "-1"), ...presets.map((each, i) => new Option(each.name, String(i))));
+  select.addEventListener("input", () => { // before the form hears of it and updates the page
+    const preset = presets[Number(select.value)];
+    if (preset) for (const [name, value] of Object.entries(preset.values)) form.elements[name].value = value;
+  });
+}
+
+function startCalculator({ presets = [], problem = () => null, show }) {
+  const form = document.getElementById("inputs");
+  const message = document.getElementById("problem");
+  const headline = document.getElementById("headline");
+  const sentence = document.getElementById("result");
+
+  function mark(field, text) {
+    for (const each of inputFields(form)) {
+      each.removeAttribute("aria-invalid");
+      each.removeAttribute("aria-describedby");
+    }
+    message.textContent = text;
+    message.hidden = !text;
+    if (field) {
+      field.setAttribute("aria-invalid", "true");
+      field.setAttribute("aria-describedby", message.id);
+    }
+  }
+
+  function update() {
+    for (const range of form.querySelectorAll("input[type=range]")) {
+      document.getElementById(`${range.id}-value`).textContent = range.value;
+    }
+    if (presets.length) showPreset(form, presets);
+    const fields = inputFields(form);
+    const broken = fields.find(fieldProblem);
+    const input = Object.fromEntries(fields.map((field) => [field.name, valueOf(field)]));
+    const impossible = broken ? { field: broken.name, message: fieldProblem(broken) } : problem(input);
+    mark(impossible && form.elements[impossible.field], impossible ? impossible.message : "");
+    document.body.classList.toggle("impossible", Boolean(impossible));
+    const said = impossible ? { headline: "", sentence: "" } : show(input);
+    headline.textContent = said.headline;
+    sentence.textContent = said.sentence;
+  }
+
+  function edited() {
+    update();
+    writeFragment(form);
+  }
+
+  if (presets.length) {
+    offerPresets(form, presets);
+    const first = presets[Number(document.getElementById("preset").dataset.first)];
+    for (const [name, value] of Object.entries(first.values)) {
+      form.elements[name].defaultValue = value;
+    }
+  }
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", edited);
+  form.addEventListener("reset", () => setTimeout(edited));
+  window.addEventListener("hashchange", () => { readFragment(form); update(); });
+  readFragment(form);
+  let width = 0;
+  new ResizeObserver(([page]) => { // also draws for the first time; a phone that is turned draws again
+    if (page.contentRect.width !== width) {
+      width = page.contentRect.width;
+      update();
+    }
+  }).observe(document.body);
+}

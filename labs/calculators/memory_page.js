@@ -1,0 +1,100 @@
+/* The page memory.html: draw the memory of each pipeline stage. */
+"use strict";
+
+const PARTS = ["weights", "gradients", "state", "activations"];
+const GPU_SIZES = [16, 24, 40, 80, 141, 192]; // GB, named on the page
+const GB = 1e9;
+
+function gigabytes(nbytes) {
+  const value = nbytes / GB;
+  return value >= 100 ? shown(value) : value === 0 ? "0" : value < 0.001 ? "< 0.001" : value.toPrecision(3);
+}
+
+function memorySentence(result, input) {
+  const most = result.largest;
+  const where = input.pipeline > 1 ? `A GPU of stage ${most.stage}, the fullest one,` : "Each GPU";
+  const parts = `weights ${gigabytes(most.weights)}, gradients ${gigabytes(most.gradients)}, optimizer state ` +
+    `${gigabytes(most.state)} and activations ${gigabytes(most.activations)} GB`;
+  const size = GPU_SIZES.find((each) => each * GB >= most.total);
+  const fits = size ? `This fits a GPU with ${size} GB.`
+    : `This is more than the ${GPU_SIZES[GPU_SIZES.length - 1]} GB of the largest GPU in the chart.`;
+  return `${where} needs ${gigabytes(most.total)} GB: ${parts}. ${fits} ` +
+    `The data-parallel degree is ${shown(result.data, 7)} and the global batch has ` +
+    `${shown(result.globalBatch, 9)} sequence${result.globalBatch === 1 ? "" : "s"}.`;
+}
+
+function drawMemory(result, input, sentence) {
+  const container = document.getElementById("chart");
+  const count = result.stages.length;
+  const pitch = count === 1 ? 64 : count <= 8 ? 40 : count <= 16 ? 26 : count <= 40 ? 13 : 8;
+  const height = 34 + count * pitch + 44;
+  const drawing = chart(container, height, `Stacked bar of each pipeline stage. ${sentence}`);
+  const area = { left: count > 1 ? 66 : 8, right: drawing.width - 10, top: 30, bottom: 34 + count * pitch };
+  const total = result.largest.total / GB;
+  const fitting = GPU_SIZES.find((size) => size >= total) ?? 0;
+  const x = linearAxis(Math.max(total, fitting) * 1.04, area.left, area.right, drawing.width < 500 ? 4 : 8);
+  for (const tick of x.ticks) {
+    add(drawing.svg, "line", { x1: x.at(tick), x2: x.at(tick), y1: area.top, y2: area.bottom, class: "grid" });
+    words(drawing, x.at(tick), area.bottom + 17, shown(tick), { "text-anchor": "middle" });
+  }
+  words(drawing, (area.left + area.right) / 2, area.bottom + 36, "GB", { "text-anchor": "middle" });
+  const high = pitch - (pitch > 20 ? 8 : pitch > 10 ? 3 : 1);
+  const topOf = (each) => area.top + 4 + each.stage * pitch;
+  const every = count > 1 ? Math.ceil(17 / pitch) : 0; // which stages get their name
+  for (const each of result.stages) drawStage(drawing, each, x, topOf(each), high, every);
+  let free = 0;
+  for (const size of GPU_SIZES.filter((each) => x.at(each) <= area.right)) {
+    const at = x.at(size);
+    add(drawing.svg, "line", { x1: at, x2: at, y1: area.top - 8, y2: area.bottom, class: "mark limit" });
+    if (at - 24 < free) continue;
+    words(drawing, Math.min(at, drawing.width - 24), 16, `${size} GB`, { "text-anchor": "middle" });
+    free = at + 26;
+  }
+  for (const each of result.stages) writeStage(drawing, each, x, topOf(each), high);
+}
+
+function drawStage(drawing, each, x, top, high, every) {
+  if (every && each.stage % every === 0) {
+    words(drawing, x.at(0) - 8, top + high / 2 + 4, `stage ${each.stage}`, { "text-anchor": "end" });
+  }
+  let sum = 0;
+  for (const part of PARTS) {
+    const left = x.at(sum / GB);
+    sum += each[part];
+    const wide = x.at(sum / GB) - left;
+    box(drawing, left, top, wide, high, part, `stage ${each.stage}, ${part}: ${gigabytes(each[part])} GB`);
+  }
+}
+
+/* The numbers are written last, so that no line crosses them. */
+function writeStage(drawing, each, x, top, high) {
+  if (high < 18) return;
+  let sum = 0;
+  for (const part of PARTS) {
+    const left = x.at(sum / GB);
+    sum += each[part];
+    const wide = x.at(sum / GB) - left;
+    if (wide > 44) {
+      words(drawing, left + wide / 2, top + high / 2 + 4, gigabytes(each[part]),
+        { "text-anchor": "middle", class: "halo" });
+    }
+  }
+  const end = x.at(sum / GB);
+  if (end + 66 < drawing.width) {
+    words(drawing, end + 7, top + high / 2 + 4, `${gigabytes(sum)} GB`, { class: "halo strong" });
+  }
+}
+
+startCalculator({
+  presets: MEMORY_PRESETS,
+  problem: memoryProblem,
+  show(input) {
+    const result = memory(input);
+    const sentence = memorySentence(result, input);
+    drawMemory(result, input, sentence);
+    fillTable(document.getElementById("table"), result.stages.map((each) => [`${each.stage}`, `${each.layers}`,
+      `${each.held}`, ...[...PARTS, "total"].map((part) => gigabytes(each[part]))]));
+    const where = input.pipeline > 1 ? `in a GPU of stage ${result.largest.stage}` : "per GPU";
+    return { headline: `${gigabytes(result.largest.total)} GB ${where}`, sentence };
+  },
+});

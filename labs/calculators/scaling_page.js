@@ -1,0 +1,75 @@
+/* The page scaling.html: draw the efficiency over the number of GPUs, and the parts of a step. */
+"use strict";
+
+const percent = (fraction) => `${shown(100 * fraction, 2)}\u00a0%`;
+const milliseconds = (seconds) => shown(1000 * seconds);
+const form = document.getElementById("inputs");
+let gpuAxis = null; // of the last drawing, for clicks
+
+function scalingSentence(result, ranks) {
+  const each = ALGORITHMS.map((name) => `${percent(result[name].efficiency)} with the ${name}` +
+    `${name === "hierarchical" ? " all-reduce" : ""}`);
+  const best = ALGORITHMS.reduce((a, b) => (result[b].efficiency > result[a].efficiency ? b : a));
+  return `On ${grouped(ranks)} GPU${ranks === 1 ? "" : "s"} the efficiency is ${each[0]}, ${each[1]} and ` +
+    `${each[2]}. With the best of them, ${best}, the limit is ${result[best].limit}.`;
+}
+
+function drawCurves(result, ranks, sentence) {
+  const drawing = chart(document.getElementById("chart"), 340, `Curves of the efficiency from 1 to 10,000 GPUs ` +
+    `for three all-reduce algorithms. ${sentence} At 10,000 GPUs it is ` +
+    `${ALGORITHMS.map((name) => `${percent(result[name].curve.at(-1).efficiency)} (${name})`).join(", ")}.`);
+  const area = { left: 52, right: drawing.width - 26, top: 28, bottom: 290 };
+  const x = logAxis(1, MOST_RANKS, area.left, area.right);
+  const y = linearAxis(1, area.bottom, area.top);
+  axes(drawing, area, x, y, { x: "GPUs", y: "efficiency", xNumber: shown, yNumber: (value) => value.toFixed(1) });
+  verticalLine(drawing, area, x.at(ranks), `${grouped(ranks)} GPUs`, "chosen");
+  for (const name of ALGORITHMS) {
+    curve(drawing, result[name].curve.map((each) => [x.at(each.ranks), y.at(each.efficiency)]), name);
+    marker(drawing, x.at(ranks), y.at(result[name].efficiency), name);
+  }
+  gpuAxis = x;
+}
+
+function drawSteps(result, compute) {
+  const steps = ALGORITHMS.map((name) => result[name]);
+  const parts = steps.map((each) => `${each.algorithm} ${milliseconds(each.step)} ms, of which ` +
+    `${milliseconds(each.exposed)} ms are exposed communication`);
+  const drawing = chart(document.getElementById("steps"), 150, `Bars of the time of a step: ${parts.join("; ")}.`);
+  const area = { left: 94, right: drawing.width - 14, top: 2, bottom: 108 };
+  const most = Math.max(...steps.map((each) => 1000 * each.step));
+  const x = linearAxis(most * 1.02, area.left, area.right, drawing.width < 500 ? 4 : 8);
+  for (const tick of x.ticks) {
+    add(drawing.svg, "line", { x1: x.at(tick), x2: x.at(tick), y1: area.top, y2: area.bottom, class: "grid" });
+    words(drawing, x.at(tick), area.bottom + 17, shown(tick), { "text-anchor": "middle" });
+  }
+  words(drawing, (area.left + area.right) / 2, area.bottom + 36, "milliseconds", { "text-anchor": "middle" });
+  steps.forEach((each, i) => {
+    const top = area.top + 6 + 34 * i;
+    const border = x.at(1000 * compute);
+    words(drawing, area.left - 8, top + 17, each.algorithm, { "text-anchor": "end" });
+    box(drawing, area.left, top, border - area.left, 26, "activations", `computing: ${milliseconds(compute)} ms`);
+    box(drawing, border, top, x.at(1000 * each.step) - border, 26, "communication",
+      `exposed: ${milliseconds(each.exposed)} ms`);
+  });
+}
+
+startCalculator({
+  presets: SCALING_PRESETS,
+  show(input) {
+    const result = scaling(input);
+    const sentence = scalingSentence(result, input.ranks);
+    drawCurves(result, input.ranks, sentence);
+    drawSteps(result, input.compute);
+    fillTable(document.getElementById("table"), ALGORITHMS.map((name) => [name,
+      milliseconds(result[name].communication), milliseconds(result[name].exposed),
+      milliseconds(result[name].step), percent(result[name].efficiency), result[name].limit]));
+    const each = ALGORITHMS.map((name) => `${name} ${percent(result[name].efficiency)}`);
+    return { headline: `${grouped(input.ranks)} GPUs: ${each.join(", ")}`, sentence };
+  },
+});
+document.getElementById("chart").addEventListener("click", (event) => {
+  const left = document.getElementById("chart").getBoundingClientRect().left;
+  const ranks = Math.round(gpuAxis.value(event.clientX - left));
+  form.elements.ranks.value = Math.min(MOST_RANKS, Math.max(1, ranks));
+  form.dispatchEvent(new Event("input"));
+});
