@@ -133,6 +133,7 @@ def _links(text, is_solution):
     up = "../../" if is_solution else "../"
     text = text.replace("](pictures/", f"]({up}labs/pictures/")
     text = re.sub(r"\]\((glossary|survey)\.(?:ipynb|md)", rf"]({up}labs/\1.md", text)
+    text = re.sub(r"`labs/calculators/(\w+\.html)`", rf'<a href="{up}calculators/\1">\1</a>', text)
     if is_solution:
         text = text.replace("](../", "](../../").replace("](../../../", "](../../")
         text = text.replace("](00_start_here", "](../00_start_here")
