@@ -74,7 +74,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     guides = _contents(sorted(path.stem for path in (source / GUIDES).glob("[0-9]*.md")))
     (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}")
     (source / "slides.md").write_text(_slides(), encoding="utf-8")
-    (source / "commands.md").write_text(_commands(), encoding="utf-8")
+    _write_commands(source / "commands")
     _write_api(source / "api")
 
 
@@ -189,21 +189,25 @@ def _slides() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _commands() -> str:
-    """Return a page with the help text of every command."""
-    lines = ["# Commands", "", "The text of each section is what `--help` prints.", ""]
-    for module, names in (("hvdlab", LAB_COMMANDS), ("hvdgrade", {"run": 0, **GRADER_COMMANDS})):
-        for name in names:
+def _write_commands(folder):
+    """Write a page with the help text of each command."""
+    folder.mkdir()
+    names = []
+    for program, commands in (("hvdlab", LAB_COMMANDS), ("hvdgrade", ["run", *GRADER_COMMANDS])):
+        for name in commands:
             done = subprocess.run(
-                [sys.executable, "-c", f"from {module}.cli import main; main()", name, "--help"],
+                [sys.executable, "-c", f"from {program}.cli import main; main()", name, "--help"],
                 capture_output=True,
                 text=True,
                 timeout=120,
                 check=True,
-                env={"PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+                env={"PATH": "/usr/bin:/bin", "COLUMNS": "88"},
             )
-            lines += [f"## {module} {name}", "", "```text", done.stdout.rstrip(), "```", ""]
-    return "\n".join(lines)
+            text = f"# {program} {name}\n\n```text\n{done.stdout.rstrip()}\n```\n"
+            names.append(f"{program}_{name}")
+            (folder / f"{names[-1]}.md").write_text(text, encoding="utf-8")
+    text = f"# Commands\n\nEach page is what `--help` prints.\n\n{_contents(names)}"
+    (folder / "index.md").write_text(text, encoding="utf-8")
 
 
 def _write_api(folder):

@@ -24,7 +24,7 @@ FOREIGN = re.compile(r"""(url\(|@import)\s*["']?https?:""")
 RUN = ["01_why_many_gpus", "02_gradient_descent"]
 PHONE = 360  # pixels
 READ_BY_AXE = """
-    index labs reference calculators installation instructors grader commands
+    index labs reference labs/calculators/README installation slides instructors grader commands/hvdlab_run
     notebooks/02_gradient_descent notebooks/solutions/02_gradient_descent notebooks/12_ddp_and_sharding
     labs/README labs/glossary assessment/README api/hvdlab.schedules
 """.split()
