@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+from print_slides import browser
 
 from hvdgrade.cli import COMMANDS as GRADER_COMMANDS
 from hvdlab.cli import COMMANDS as LAB_COMMANDS
@@ -184,8 +185,8 @@ def _slides() -> str:
     lines = ["# Slides", "", "One deck for each lab. Press S for the speaker notes.", ""]
     for path in sorted((ROOT / "labs/slides").glob("[0-9]*.md")):
         title = path.read_text("utf-8").splitlines()[0].removeprefix("# ")
-        links = f'<a href="slides/{path.stem}.html">{title}</a> (<a href="slides/{path.stem}.pdf">PDF</a>)'
-        lines.append(f"{int(path.stem[:2])}. {links}")
+        pdf = f' (<a href="slides/{path.stem}.pdf">PDF</a>)' if browser() else ""
+        lines.append(f'{int(path.stem[:2])}. <a href="slides/{path.stem}.html">{title}</a>{pdf}')
     return "\n".join(lines) + "\n"
 
 

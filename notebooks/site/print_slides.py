@@ -10,14 +10,18 @@ BROWSERS = "chromium", "chromium-browser", "google-chrome"
 SECONDS = 120  # for one deck
 
 
+def browser() -> str | None:
+    """Return the path of the browser that prints, or None if there is none."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def print_slides(folder: Path) -> None:
     """Write NAME.pdf next to the NAME.html of each deck, or say why there are none.
 
     Args:
         folder: the folder of the decks.
     """
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
+    if not (program := browser()):
         print(
             f"No PDF of the slides: found none of {', '.join(BROWSERS)}. Print them from a browser."
         )
@@ -27,7 +31,7 @@ def print_slides(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as profile:
             subprocess.run(
                 [
-                    *(browser, *as_root, "--headless", "--disable-gpu", "--no-first-run"),
+                    *(program, *as_root, "--headless", "--disable-gpu", "--no-first-run"),
                     *("--disable-background-networking", f"--user-data-dir={profile}"),
                     *("--no-pdf-header-footer", "--virtual-time-budget=10000"),
                     *(f"--print-to-pdf={page.with_suffix('.pdf')}", f"{page.as_uri()}?print-pdf"),
