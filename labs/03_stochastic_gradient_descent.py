@@ -1013,8 +1013,8 @@ workbook.predict(4, None, reason=None)
 # The picture shows one reason. The backward pass multiplies the slopes of all blocks, by the chain rule. If
 # each block has the slope $s = 0.1$, then after 12 blocks a gradient is multiplied by $0.1^{12}$, so that
 # the first layers hardly learn. With skip connections the slope of a block is $1 + s$, and the product is
-# $1.1^{12} = 3.1$. (Batch normalisation reduces this problem in the plain network as well, and our networks
-# contain it. The difference in the experiment remains.)
+# $1.1^{12} = 3.1$. (Batch normalisation, which lab 7 explains, reduces this problem in the plain network as
+# well, and our networks contain it. The difference in the experiment remains.)
 #
 # ### Exercise 8: Curvature of a slice
 #
@@ -1059,8 +1059,8 @@ network_exercises.check_fraction_downwards(fraction_downwards)
 # %% [markdown]
 # The experiment trains networks of 6, 14 and 26 dense layers with 32 neurons each, with and without skip
 # connections, for eight epochs on Fashion-MNIST images of 14 x 14 pixels. Both kinds have exactly the same
-# layers and weights. Then it computes slices along three random directions. Batch normalisation uses the
-# statistics of the 1,000 images of the slice, as in training.
+# layers and weights. Then it computes slices along three random directions. Batch normalisation (lab 7)
+# uses the statistics of the 1,000 images of the slice, as in training.
 
 # %%
 show_source(sgd.deep_network)

@@ -1010,7 +1010,8 @@ describe(
 # * With the same epochs a large batch may generalise a little worse. Our gap was 0.24 ± 0.16 percentage
 #   points, so a claim about it needs many seeds.
 #
-# **Calculator:** the page `labs/calculators/batch.html` computes steps, hours and GPU hours for any batch size. Open it in a browser.
+# **Calculator:** the page `labs/calculators/batch.html` computes steps, hours and GPU hours for any batch
+# size. Open it in a browser.
 #
 # ## Self-check questions
 

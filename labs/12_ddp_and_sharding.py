@@ -1088,7 +1088,8 @@ table.drop("peak_MB").round(3)
 # * A sampler without `set_epoch`, a metric that counts images twice, an optimizer that was created too early
 #   and a gradient norm over one shard raise no error. Test for them.
 #
-# **Calculator:** the page `labs/calculators/memory.html` computes the memory of each GPU for a transformer, for every ZeRO stage and split. Open it in a browser.
+# **Calculator:** the page `labs/calculators/memory.html` computes the memory of each GPU that trains a
+# language model (lab 15), for every ZeRO stage and split. Open it in a browser.
 #
 # ## Self-check questions
 

@@ -948,7 +948,8 @@ pd.DataFrame(expected).style.format("{:.3g}").highlight_min(props="font-weight: 
 # * A cost model of compute time, messages and bytes orders the splits roughly. Here it found that pipelines
 #   are fast and tensor splits slow. Measure the best candidates.
 #
-# **Calculator:** the page `labs/calculators/pipeline.html` draws the schedules for any number of stages and micro-batches, with their bubbles. Open it in a browser.
+# **Calculator:** the page `labs/calculators/pipeline.html` draws the schedules for any number of stages and
+# micro-batches, with their bubbles. Open it in a browser.
 #
 # ## Self-check questions
 

@@ -777,7 +777,8 @@ fastest.round(1)
 # * The critical batch size limits data parallelism in any case. In our example 10,000 GPUs are only 1.02
 #   times as fast as 4,096.
 #
-# **Calculator:** the page `labs/calculators/scaling.html` draws the efficiency on up to 10,000 GPUs, with a ring, a tree and a hierarchical all-reduce. Open it in a browser.
+# **Calculator:** the page `labs/calculators/scaling.html` draws the efficiency on up to 10,000 GPUs, with a
+# ring, a tree and a hierarchical all-reduce. Open it in a browser.
 #
 # ## Self-check questions
 #
