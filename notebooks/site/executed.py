@@ -7,6 +7,7 @@ computes outside its experiments is computed here.
 
 import hashlib
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
             resources={"metadata": {"path": str(ROOT / "notebooks/solutions")}},
         )
         try:
-            client.execute()
+            client.execute(stderr=subprocess.DEVNULL)  # what libraries log when they start
         except CellExecutionError as error:
             raise Failed(f"{name}: {error}") from None
         notebook.metadata["state"] = state
