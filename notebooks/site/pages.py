@@ -58,9 +58,8 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
         shutil.copytree(ROOT / folder, source / folder, ignore=IGNORED)
     for name in ("README.md", "CONTRIBUTING.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(
-        HERE / "_static", source / "notebooks/site/_static"
-    )  # README.md shows a picture
+    # README.md shows a picture of this folder.
+    shutil.copytree(HERE / "_static", source / "notebooks/site/_static")
     shutil.copy(HERE / "README.md", source / "notebooks/site")
     calculators = source / "labs/calculators/README.md"
     calculators.write_text(_links_to_calculators(calculators.read_text("utf-8")), encoding="utf-8")
@@ -71,9 +70,11 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
         _write_lab(source / f"notebooks/solutions/{name}.ipynb", notebook, notebook)
     _write_labs(source / "labs.md", learner_versions)
     solutions = _contents(solved)
-    (source / "notebooks/solutions/index.md").write_text(f"# Labs with solutions\n\n{solutions}")
+    (source / "notebooks/solutions/index.md").write_text(
+        f"# Labs with solutions\n\n{solutions}", encoding="utf-8"
+    )
     guides = _contents(sorted(path.stem for path in (source / GUIDES).glob("[0-9]*.md")))
-    (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}")
+    (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}", encoding="utf-8")
     (source / "slides.md").write_text(_slides(), encoding="utf-8")
     _write_commands(source / "commands")
     _write_api(source / "api")
@@ -131,13 +132,12 @@ def _head(cells, name, is_solution):
 
 def _links(text, is_solution):
     """Return a text whose pictures and links hold at its place on the site."""
+    if is_solution:  # one folder deeper than the learner's version
+        text = text.replace("](../", "](../../").replace("](00_start_here", "](../00_start_here")
     up = "../../" if is_solution else "../"
     text = text.replace("](pictures/", f"]({up}labs/pictures/")
     text = re.sub(r"\]\((glossary|survey)\.(?:ipynb|md)", rf"]({up}labs/\1.md", text)
     text = re.sub(r"`labs/calculators/(\w+\.html)`", rf'<a href="{up}calculators/\1">\1</a>', text)
-    if is_solution:
-        text = text.replace("](../", "](../../").replace("](../../../", "](../../")
-        text = text.replace("](00_start_here", "](../00_start_here")
     return text
 
 
