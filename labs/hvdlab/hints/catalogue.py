@@ -162,9 +162,10 @@ MISTAKES = (
         "legacy-callback",
         "A callback of Horovod's own Keras module fails under legacy Keras",
         "Write `hvd.callbacks.K = tf.keras.backend` below the imports, because Horovod passes the backend of "
-        "Keras 3 to its callbacks. With tf.keras.optimizers.SGD also pass momentum_correction=False to the "
-        "callbacks of the learning rate. Or train with Keras 3: unset TF_USE_LEGACY_KERAS, remove "
-        "experimental_run_tf_function from compile, and write `import hvdlab.keras.horovod as hvd`.",
+        "Keras 3 to its callbacks. With SGD or RMSprop of tf.keras.optimizers also pass "
+        "momentum_correction=False to the callbacks of the learning rate. Or train with Keras 3: unset "
+        "TF_USE_LEGACY_KERAS, remove experimental_run_tf_function from compile, and write "
+        "`import hvdlab.keras.horovod as hvd`.",
         explains=_ids("replicas-diverged no-broadcast"),
     ),
     Mistake(

@@ -2,7 +2,7 @@
 
 import ast
 
-from hvdlab.script_analysis.ast_helpers import keyword
+from hvdlab.script_analysis.ast_helpers import keyword, last_name
 from hvdlab.script_analysis.script import OFFICIAL_KERAS, Script
 
 OLD_ARGUMENT = "experimental_run_tf_function"  # of compile; Keras 3 does not accept it
@@ -26,7 +26,8 @@ def failing_callback(script: Script) -> tuple[int, str] | None:
     """Return a callback of Horovod's own module that fails under legacy Keras.
 
     Horovod 0.28.1 passes the backend of Keras 3 to its callbacks, unless the script sets another one. Its
-    momentum correction assigns to the momentum of SGD, which is a number in Keras 2.11 and later.
+    momentum correction assigns to the momentum of SGD and of RMSprop, which is a number in Keras 2.11 and
+    later, also when it is zero.
 
     Args:
         script: the script.
@@ -46,11 +47,13 @@ def failing_callback(script: Script) -> tuple[int, str] | None:
                 call.lineno,
                 "This callback calls the backend of Keras 3, but the model is of legacy Keras.",
             )
-    if any("legacy" not in script.names[call] for call in script.named("SGD")):
+    made = script.named("SGD", "RMSprop")
+    with_momentum = [last_name(call) for call in made if "legacy" not in script.names[call]]
+    if with_momentum:
         for call in script.hvd(*OF_RATE):
             if keyword(call, "momentum_correction") is None:
                 return (
                     call.lineno,
-                    "This callback cannot correct the momentum of SGD, which is a number.",
+                    f"This callback cannot correct the momentum of {with_momentum[0]}, which is a number.",
                 )
     return None

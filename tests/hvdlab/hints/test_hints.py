@@ -788,6 +788,16 @@ optimizer = tf.keras.optimizers.SGD(0.1)
             ")\noptimizer = legacy",
             None,
         ),
+        (
+            ", momentum_correction=False)\noptimizer = tf.keras.optimizers.SGD",
+            ")\noptimizer = tf.keras.optimizers.RMSprop",
+            6,
+        ),
+        (
+            ", momentum_correction=False)\noptimizer = tf.keras.optimizers.SGD",
+            ")\noptimizer = tf.keras.optimizers.Adam",
+            None,
+        ),
         ('os.environ["TF_USE_LEGACY_KERAS"] = "1"', "", None),
     ],
 )
