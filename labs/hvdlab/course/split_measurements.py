@@ -1,6 +1,6 @@
 """Measurements of labs 13 and 14 on a split network: serial, by hand, and with `hybrid_parallel.py`.
 
-Network, batches and the twenty steps are the same for every split, so that all losses can be compared with
+Network, batches and steps are the same for every split, so that all losses can be compared with
 those of `serial`. A split is (data, tensor, pipeline): the number of ranks on each of these axes.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from hvdlab.course.experiment import LABS
+from hvdlab.course.experiment import LABS, by_run_length
 from hvdlab.launch import call, run
 from hvdlab.torch import memory
 from hvdlab.torch.lab_networks import ResidualMLP
@@ -26,16 +26,9 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 Split = tuple[int, int, int]
-LAYERS, HIDDEN, IMAGE = (
-    8,
-    256,
-    16,
-)  # blocks of the network, its width, and height of an image in pixels
-BATCH, MICRO_BATCHES, STEPS = (
-    64,
-    4,
-    20,
-)  # examples of a batch, its micro-batches, and number of steps
+LAYERS, HIDDEN, IMAGE = 8, 256, 16  # blocks of the network, its width, height of an image in pixels
+BATCH, MICRO_BATCHES = 64, 4  # examples of a batch, and its micro-batches
+STEPS = by_run_length(quick=5, learner=20, reference=20)
 
 
 def serial(seed: int, micro_batches: int = 1) -> dict:
@@ -218,10 +211,8 @@ def parameters(split: Split) -> float:
         split: (data, tensor, pipeline).
     """
     _, tensor, stages = split
-    matrices = (
-        8 * HIDDEN**2 + 4 * HIDDEN
-    )  # of a block, with the bias of `up`; split along the tensor axis
-    rest = 3 * HIDDEN  # norm of a block, and bias of `down`; on each rank of the tensor axis
+    # Of a block: what the tensor axis splits, with the bias of `up`; then norm and bias of `down`.
+    matrices, rest = 8 * HIDDEN**2 + 4 * HIDDEN, 3 * HIDDEN
     stem, head = IMAGE**2 * HIDDEN + HIDDEN, 2 * HIDDEN + 10 * HIDDEN + 10
     return LAYERS // stages * (matrices / tensor + rest) + stem + (head if stages == 1 else 0)
 
