@@ -61,6 +61,7 @@ class Facts(NamedTuple):
         init: whether it calls hvd.init or init_process_group.
         gpu: uses a GPU.
         pin: what chooses the device: "local_rank" (or a helper), "rank", or "" for neither.
+        pin_line: line that chooses the device, None if no line or a helper does.
         remainder: the number of a GPU is a remainder by the number of GPUs.
         rates: how the learning rate grows with the number of ranks.
         norm: creates a batch norm layer.
@@ -83,6 +84,7 @@ class Facts(NamedTuple):
     init: bool
     gpu: int | None
     pin: str
+    pin_line: int | None
     remainder: int | None
     rates: Rates
     norm: int | None
@@ -116,13 +118,15 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
     guards = Guards(script)
     taken = Script(_Taken(ran).visit(ast.parse(source))) if ran else script
     joins = (script.names[call] for call in script.named("join"))
+    pin, pin_line = _pin(script)
     return Facts(
         horovod=next((line for name, line in script.imports.items() if "horovod" in name), None),
         other=next(filter(script.imported, (*OTHERS, *SHARDING)), None),
         process_group=None if script.horovod else script.imported(*PROCESS_GROUPS),
         init=bool(script.named("init", "init_process_group")),
         gpu=_first(script, _uses_gpu),
-        pin=_pin(script),
+        pin=pin,
+        pin_line=pin_line,
         remainder=next(iter(remainders(script)), None),
         rates=rates(taken),
         norm=_first(script, lambda call: "BatchNorm" in ast.unparse(call.func)),
@@ -287,11 +291,11 @@ def _uses_gpu(call: ast.Call) -> bool:
     return any(word in text for word in GPUS) and "is_available()" not in ast.unparse(call.func)
 
 
-def _pin(script: Script) -> str:
-    """Return what chooses a device: "local_rank", "rank" (counts over all machines), or ""."""
+def _pin(script: Script) -> tuple[str, int | None]:
+    """Return what chooses a device, "local_rank", "rank" (counts over all machines), or "", and its line."""
     if chosen_by_helper(script):
-        return "local_rank"
-    local, everywhere, pin = {"local_rank"}, {"rank"}, ""
+        return "local_rank", None
+    local, everywhere, by_all = {"local_rank"}, {"rank"}, None
     given = ((name, value) for _, name, value in script.functions.arguments())
     for name, value in (*script.assignments(), *given):
         if "local_rank" in ast.unparse(value).lower():
@@ -304,10 +308,10 @@ def _pin(script: Script) -> str:
             by_rank = bool(names & everywhere)
             if any(word in text for word in DEVICES):
                 if names & local or "local_rank" in text or by_rank and "device_count" in text:
-                    return "local_rank"
-                if by_rank and any(word in text for word in PINS):
-                    pin = "rank"
-    return pin
+                    return "local_rank", node.lineno
+                if by_rank and not by_all and any(word in text for word in PINS):
+                    by_all = node.lineno
+    return ("rank", by_all) if by_all else ("", None)
 
 
 def _saves(script: Script) -> Iterator[ast.Call]:
@@ -317,6 +321,8 @@ def _saves(script: Script) -> Iterator[ast.Call]:
         if name == "torch.save" or last in ("ModelCheckpoint", "save_weights", "save_model"):
             yield call
         elif last == "save" and "model" in ast.unparse(call.func).lower():
+            yield call
+        elif last == "save" and "train.Checkpoint" in _owner(call, script):
             yield call
 
 
@@ -329,12 +335,12 @@ def _downloads(script: Script) -> Iterator[ast.Call]:
             yield call
         elif last in ("urlretrieve", "get_file"):
             yield call
-        elif last == "load_data" and "datasets" in f"{name} {_module(call, script)}":
+        elif last == "load_data" and "datasets" in f"{name} {_owner(call, script)}":
             yield call
 
 
-def _module(call: ast.Call, script: Script) -> str:
-    """Return the module whose function is called, if a variable holds it: `mnist = keras.datasets.mnist`."""
+def _owner(call: ast.Call, script: Script) -> str:
+    """Return what a variable holds whose function is called: `mnist = keras.datasets.mnist`, or ""."""
     owner = getattr(call.func, "value", None)
     if not isinstance(owner, ast.Name):
         return ""

@@ -18,8 +18,8 @@ def test_a_gpu_is_chosen_by_the_rank_on_the_machine(facts):
     assert named(run(), facts(use)) == [("device-not-pinned", 3)]
     pin = ("model.cuda()\n", "model.cuda(); torch.cuda.set_device(hvd.local_rank())\n")
     assert named(run(), facts(use, pin)) == []
-    by_rank = ("model.cuda()\n", "model.cuda(); torch.cuda.set_device(hvd.rank())\n")
-    assert named(run(), facts(use, by_rank)) == [("device-not-pinned", 3)]
+    by_rank = ("model.cuda()\n", "model.cuda()\ntorch.cuda.set_device(hvd.rank())\n")
+    assert named(run(), facts(use, by_rank)) == [("device-not-pinned", 4)]
     # The launcher shows each rank one GPU of its own.
     events = run()
     for rank in events:

@@ -191,9 +191,21 @@ def test_the_rate_is_that_of_the_branch_that_ran(taken, wanted, facts, tmp_path)
     assert named(events, read(tmp_path / "script.py", ran(events))) == []
 
 
-def test_a_rate_that_the_optimizer_drops_is_named_if_another_one_is_in_use(facts):
-    for dropped, wanted in ((0.2, []), (0.4, [("rate-dropped", 3)]), (None, [])):
-        assert named(changed(run(), "optimizer", dropped=dropped), facts()) == wanted
+@pytest.mark.parametrize(
+    "dropped, default, wanted",
+    [
+        (0.4, 0.2, [("rate-dropped", 3)]),
+        (0.2, 0.2, []),
+        (0.4, 0.1, []),  # a callback has set the rate, for example the one of the warmup
+        (None, 0.2, []),
+    ],
+)
+def test_a_rate_that_the_optimizer_drops_is_named_if_the_default_is_in_use(
+    dropped, default, wanted, facts
+):
+    """The rate of the run's first step is 0.2."""
+    events = changed(run(), "optimizer", dropped=dropped, default=default)
+    assert named(events, facts()) == wanted
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
                 name=type(self).__name__,
                 api="keras",
                 dropped=number(options.get("lr")),
+                default=_default_rate(type(self)),
             )
             created += 1
 
@@ -80,6 +81,12 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
         return result
 
     setattr(base, name, noting_apply)
+
+
+def _default_rate(kind: type) -> float | None:
+    """Return the learning rate that an optimizer has if its caller gives none, or None."""
+    parameter = inspect.signature(kind.__init__).parameters.get("learning_rate")
+    return number(parameter.default) if parameter else None
 
 
 def _squares(variables: Iterable[Any]) -> list[Any]:

@@ -38,7 +38,7 @@ def device(run: Run, facts: Facts) -> Iterator[Finding]:
     if facts.gpu and facts.pin == "rank":
         yield finding(
             "device-not-pinned",
-            facts.gpu,
+            facts.pin_line,
             "The device is chosen by the rank among all machines. The local rank counts the ranks of one "
             "machine (read from the source).",
         )

@@ -1,12 +1,15 @@
 """Mistakes in what a script sets up: learning rate, files, batch norm, downloads."""
 
 from collections.abc import Iterator
+from functools import partial
+from math import isclose
 
 from hvdlab.check.norm_drift import drift
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import Finding, finding
 
+close = partial(isclose, rel_tol=1e-3)  # learning rates, which Keras keeps as float32
 FEW_STEPS = 3  # the learning rates of fewer steps show no warmup
 # Errors of Horovod's own callbacks under legacy Keras: see `hvdlab.script_analysis.legacy_keras`.
 LEGACY_ERRORS = ("module 'keras.backend' has no", "'float' object has no attribute 'dtype'")
@@ -27,8 +30,9 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     for event in run.rank0("optimizer"):
         used = run.rates(event["optimizer"])
-        dropped = event.get("dropped")
-        if used and dropped and abs(used[0] - dropped) > 1e-3 * dropped:
+        dropped, default = event.get("dropped"), event.get("default")
+        # If another rate than the default is in use, then a callback or the script has set it afterwards.
+        if used and dropped and default and close(used[0], default) and not close(dropped, default):
             yield finding(
                 "rate-dropped",
                 event["line"],
