@@ -15,18 +15,18 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Two workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker takes
-# tests in their order, because the tests of a file share what they start. Whole gradings and two hosts run alone.
+# Three workers share the tests and the quick runs of the notebooks, as much of each is start-up and waiting, and each
+# computes with one thread. A worker takes tests in their order, because the tests of a file share what they start. Whole
+# gradings and two hosts run alone.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
-WORKERS = -n 2 --dist worksteal
+WORKERS = -n 3 --dist worksteal
 test: setup ## run the test suite without its longest tests (CONTRIBUTING.md)
 	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
-	OMP_NUM_THREADS=1 .venv/bin/pytest tests $(WORKERS) -m "not thorough and not ($(ALONE))" || failed=1; \
+	OMP_NUM_THREADS=1 .venv/bin/pytest notebooks/solutions tests $(WORKERS) -m "not thorough and not ($(ALONE))" || failed=1; \
 	.venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
-	OMP_NUM_THREADS=1 .venv/bin/pytest notebooks/solutions -n 2 || failed=1; \
 	exit $$failed
 
 # Only tests of one process, without the slow ones and without the folders whose tests start many programs.
@@ -37,7 +37,7 @@ test-quick: ## run the quick tests, which start no ranks and no servers, in less
 
 lab: setup ## open JupyterLab on the start page of the course, with the real or synthetic data
 	@$(DATA)
-	@.venv/bin/jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
+	@.venv/bin/jupyter lab --notebook-dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
 
 site: setup ## build the site of the course in runs/site: the labs with their results, guides, calculators, slides
 	@$(DATA)
