@@ -25,7 +25,9 @@ def shipped() -> dict[str, str]:
     """
     found = {}
     for package in importlib.metadata.distributions():  # in the order of sys.path
-        found.setdefault(normal(package.metadata["Name"]), package.version)
+        name, version = package.metadata["Name"], package.version
+        if name and version:  # an interrupted pip leaves folders without them
+            found.setdefault(normal(name), version)
     return found
 
 

@@ -48,7 +48,9 @@ case ${CUDA:-12} in 12) ;; *) stop "CUDA=$CUDA: the only value is 12, for torch 
 kept() { cat $venv/.$1 2>/dev/null || true; }    # the setting of an earlier run, which is valid until the user names another one
 base=$(kept base)    # the Python whose packages .venv uses; empty: .venv has all packages
 [ -n "${BASE-here}" ] || base=    # `BASE=`: no longer on top of another
-[ -z "${BASE:-}${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}" ] || base=$(command -v "$python" || echo "$python")
+image=    # NVIDIA's images imply BASE=here at the first run. Later .venv may be the first on PATH, so the kept Python counts.
+[ -n "$base" ] || image=${NVIDIA_TENSORFLOW_VERSION:-}${NVIDIA_PYTORCH_VERSION:-}
+[ -z "${BASE:-}$image" ] || base=$(command -v "$python" || echo "$python")
 cuda=${CUDA-$(kept cuda)}
 ask_base() { PYTHONPATH=$their_path "$base" "$@"; }
 
@@ -80,14 +82,15 @@ found=$("$python" -V 2>&1) || stop "$python does not start: $(error_line "$found
 case $found in "Python 3.11."*|"Python 3.12."*|"Python 3.13."*) ;; *)
     stop "Python 3.11, 3.12 or 3.13 is needed and $python is ${found#Python }: name another: make setup PYTHON=/path/to/python3.12" ;;
 esac
+minor=${found#Python } minor=${minor%.*}
 found=$("$python" -c 'import venv, ensurepip, os, sysconfig
 print("headers" if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else "no headers")' 2>&1) || case $found in
     *"No module named 'venv'"*|*"No module named 'ensurepip'"*)
-        stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)." ;;
+        stop "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python$minor-venv)." ;;
     *) stop "$python does not work: $(error_line "$found")" ;;
 esac
 [ "${found##*$'\n'}" = headers ] ||
-    stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python3-dev)."
+    stop "the headers of $python are missing (Python.h): install them (Debian, Ubuntu: apt-get install python$minor-dev)."
 # If .venv is activated, python3 is in .venv, which may be removed below. Use the Python that .venv was made from.
 python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)')
 case $base in "$here/$venv"/*) stop "BASE=here: $base is the environment that is to be made: leave it ('deactivate'), or name the Python below it: make setup BASE=here PYTHON=/path/to/python3" ;; esac

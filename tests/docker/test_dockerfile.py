@@ -230,6 +230,9 @@ def test_packages_of_an_image_keep_their_versions_and_others_get_our_pins(tmp_pa
         (folder / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
+    interrupted = site / "broken-1.0.dist-info"  # what an interrupted pip leaves
+    interrupted.mkdir()
+    (interrupted / "METADATA").touch()
     answer = subprocess.run(
         [environment / "bin" / "python", DOCKER / "base_pins.py", DOCKER / "constraints.txt"],
         capture_output=True, text=True, timeout=60, check=True,

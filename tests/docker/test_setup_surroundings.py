@@ -72,7 +72,7 @@ def test_variables_for_other_pythons_do_not_reach_set_up(checkout, tmp_path):
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        ("ModuleNotFoundError: No module named 'ensurepip'", "apt-get install python3-venv"),
+        ("ModuleNotFoundError: No module named 'ensurepip'", "apt-get install python3.11-venv"),
         (
             "Python path configuration:\nFatal Python error: init_fs_encoding: no codec",
             "does not work: Fatal Python error: init_fs_encoding: no codec",
@@ -83,7 +83,7 @@ def test_a_module_is_missing_only_if_python_says_so(error, says, checkout, tmp_p
     text = f'[ "$1" = -V ] && echo Python 3.11.9 && exit\necho "{error}" >&2\nexit 1'
     said = sentence(setup(checkout, PYTHON=program(tmp_path / "bin" / "python", text)))
     assert said.endswith((says, f"({says})", f"{says}).")) or says in said
-    assert ("python3-venv" in said) == ("ensurepip" in error)
+    assert ("python3.11-venv" in said) == ("ensurepip" in error)
 
 
 def test_a_compiler_that_fails_is_not_called_old(checkout, tmp_path):
