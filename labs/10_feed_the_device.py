@@ -300,8 +300,9 @@ print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the tim
 # | `pin_memory` | copy batches into pinned memory (last section) | set it if a GPU trains |
 #
 # Workers are not free. Each one needs memory for its batches, and it needs a core. With four ranks on a
-# node of 16 cores, four workers per rank already use every core. This is a probable reason why sixteen
-# workers made the training at NERSC slower than four.
+# node of 16 cores, four workers per rank already use every core. At NERSC a single rank was slower with
+# sixteen workers than with four. A probable reason is that the workers compete with each other and with the
+# training for cores and for the file system.
 #
 # **Random numbers in workers.** On Linux a worker starts as a copy of the main process (*fork*). A NumPy
 # generator that was created before is copied too, so all workers draw the *same* random numbers: the first
@@ -561,8 +562,8 @@ for name, choose in (("every shard", lambda shards, rank, size: shards), ("my_sh
 # each appears exactly once.
 #
 # **Equal numbers.** Eight shards divide evenly among four readers. With nine shards one reader would have a
-# shard more than the others, so its rank would have more batches. The other ranks would then wait in an
-# all-reduce that never comes (lab 5). Three remedies are common: make the number of shards a multiple of
+# shard more than the others, so its rank would have more batches. This rank would then wait for ever in an
+# all-reduce that the other ranks, whose epoch has ended, never call (lab 5). Three remedies are common: make the number of shards a multiple of
 # the number of readers, stop all ranks after the same number of batches, or repeat some examples as
 # `DistributedSampler` does. And each epoch needs a new order of the shards: shuffle the list with a
 # generator whose seed is the number of the epoch, the same on all ranks.

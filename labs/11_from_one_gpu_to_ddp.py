@@ -69,7 +69,7 @@ if load_fashion_mnist().synthetic:
 #     torchrun --standalone --nproc-per-node 2 labs/fashion_mnist_torch.py --epochs 2 --images 257 ...
 #
 # You can use `hvdlab run -np 2 --launcher torchrun SCRIPT` instead. If a rank fails, it names the rank that failed first.
-# The run uses 257 training images and 101 held-out images. Both numbers are odd on purpose, so that no number of ranks except one
+# The run uses 257 training images and 101 held-out images. Both are prime numbers, so that no number of ranks from 2 to 100
 # divides them. Mistakes in the division of the data then become visible.
 
 # %%
@@ -371,7 +371,7 @@ if prediction is not None:
     print(f"You predicted {prediction} models. The ranks trained 2.")
 
 # %% [markdown]
-# There are still two models, because no gradient has been exchanged. The overlap has fallen to about 0 %: of the 129 images of rank 1
+# There are still two models, because no gradient has been exchanged. The overlap has fallen to 1 %: of the 129 images of rank 1
 # one was read by rank 0 too, because 257 is odd. In one respect the result is now worse than before. Each model has seen only half of the images.
 # The reasoning that leads to the right prediction is that sharding concerns the input only, and equal weights need equal
 # initial weights *and* equal gradients.

@@ -86,8 +86,8 @@ print(text(rank_report(RECORD)))
 # From here on the lab uses CPUs only, even on a machine with GPUs, for two reasons. First, it measures the
 # bytes that a rank sends with a counter of the operating system's kernel, which covers only TCP. Gloo,
 # PyTorch's communication library for CPUs, uses TCP, but it cannot gather GPU tensors. NCCL, the library for
-# GPUs, avoids TCP where it can. Second, the lab compares losses to $10^{-6}$, and GPUs round differently: by
-# default their convolutions multiply TF32 numbers (lab 9).
+# GPUs, avoids TCP where it can. Second, the lab compares losses to $10^{-6}$ with results of CPUs, and a GPU
+# adds the numbers of a sum in another order.
 
 # %%
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # no GPU for this notebook and for what it starts
@@ -434,8 +434,8 @@ for name, first, cap in (("1", 1, 1), ("4", 4, 4), ("25", 25, 25), ("default", 1
 # Gradient accumulation (lab 9) runs several backward passes before one update, so that a large batch fits
 # into memory. DDP cannot know which pass is the last one before the update, so it all-reduces in every pass,
 # although only the sum matters. Inside of *`no_sync`*, as in `with model.no_sync():`, DDP skips the exchange, and the gradients add
-# up on each rank. Both the forward and the backward pass of every pass but the last must stand inside the
-# block. The last one stands outside and exchanges the sums.
+# up on each rank. All forward and backward passes but the last pair must stand inside the
+# block. The last pair stands outside and exchanges the sums.
 #
 # ### Communication hooks
 #

@@ -738,7 +738,7 @@ describe(
 # the same numbers in another order, and do not repeat the error. The table is the course's measurement.
 # Memory agrees with the formula. Bytes are slightly above it, because Gloo sends a header with each
 # message, and tensor parallelism has many small messages. On 4 ranks, data 1 x tensor 2 x pipeline 2 sends
-# 0.61 MB, the pipeline of 4 stages 0.13 MB, and the splits with a data axis 13 MB.
+# 0.61 MB, the pipeline of 4 stages 0.13 MB, and the splits with a data axis 13 to 14 MB.
 #
 # No split is faster than a single process that takes its batch as a whole. On two cores and with such a
 # small network, splitting saves memory and not time.
@@ -875,8 +875,8 @@ print(f"slowest of 4 ranks, by your prediction: {prediction_split}")
 # %% [markdown]
 # **Result.** In our runs the pipeline 1x1x4 is the fastest split of 4 ranks (79 ms per step), and the
 # tensor split 1x4x1 is the slowest (820 ms; medians, n = 3). The reasoning that leads there counts
-# messages: with a tensor axis a rank takes part in 64 all-reduces per step on two ranks, and the pipeline
-# has 8 messages. With more ranks than cores, each of them also waits until all its ranks have had a core.
+# messages: in the split 1x4x1 a rank takes part in 2 all-reduces for each of 8 blocks and 4 micro-batches,
+# that is 64 per step, and in the pipeline 1x1x4 it has 8 messages. With more ranks than cores, each of them also waits until all its ranks have had a core.
 #
 # The model predicts times only roughly. It knows such waits only through $\alpha$, and it does not know
 # what DTensor and FSDP2 do around a message. Four ranks on two cores have no more compute power than two.
@@ -909,27 +909,27 @@ pd.DataFrame(expected).style.format("{:.3g}").highlight_min(props="font-weight: 
 # %% [markdown]
 # ## Published systems for parallel training
 #
-# Many systems implement these ideas. The table lists ten of them with the largest numbers of devices and
-# parameters that their authors report. The sizes are as published, on the authors' hardware, and none of
+# Many systems implement these ideas. The table lists ten of them with numbers of devices and parameters that
+# their authors report in the abstract or the announcement. The sizes are as published, on the authors' hardware, and none of
 # them was measured here. `labs/parallel_systems.md` describes these systems in more detail, with the links,
 # what each rank stores, what it sends, and which of them ran in these labs.
 #
 # | system | kind of parallelism | devices | parameters |
 # |---|---|---|---|
 # | DDP (PyTorch) | data | 256 GPUs | |
-# | ZeRO (DeepSpeed) | data, sharded | 400 GPUs | more than 100 billion |
+# | ZeRO (DeepSpeed) | data, sharded; the layers were split too | 400 GPUs | more than 100 billion |
 # | KARMA | data, with offload to CPU memory | | |
 # | LBANN | data, and images split in space | 2K GPUs | |
 # | Mesh-TensorFlow | any named dimension of a tensor | 512 TPU cores | 5 billion |
-# | Megatron-LM (2019) | tensor | 512 GPUs | 8.3 billion |
+# | Megatron-LM (2019) | tensor and data | 512 GPUs (8 x 64) | 8.3 billion |
 # | GPipe | pipeline | | 6 billion |
 # | PipeDream | pipeline and data | | |
 # | Megatron-LM (2021) | data, tensor and pipeline | 3,072 GPUs | 1 trillion |
 # | AxoNN | data and 3-D tensor | 32,768 GPU dies (GCDs) | 80 billion, on 1,024 GPUs |
 #
-# FlexFlow and Alpa, from the section about search, choose among these kinds automatically. Read the table
-# from top to bottom: the early systems split one thing, and the systems that reach the largest networks
-# combine several splits. An empty field means that we found no number at its source.
+# FlexFlow and Alpa, from the section about search, choose among these kinds automatically. The rows
+# are ordered by the kind of parallelism, and not by year. Most of the largest runs combine several splits:
+# Megatron-LM of 2019 already used 8-way tensor and 64-way data parallelism. An empty field means that we found no number at its source.
 #
 # ## Summary
 #

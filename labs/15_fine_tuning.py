@@ -99,7 +99,8 @@ workbook = Workbook(15)
 # A network computes with numbers, so a text must become numbers first. A *tokenizer* cuts the text into
 # *tokens*, which are frequent pieces of words, and replaces each by its number in a fixed list, the
 # *vocabulary*. Byte-pair encoding ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)) builds this
-# list: it begins with single bytes and joins the most frequent pair again and again. For example, in "low
+# list: it begins with single characters (in GPT-2 and in this lab with single bytes) and joins the most
+# frequent pair again and again. For example, in "low
 # lower lowest" the pair "l", "o" is frequent, so "lo" becomes a token, then "low". A common word becomes
 # one token, and a rare word becomes several.
 #
@@ -810,8 +811,8 @@ sizes.round(2)
 
 # %% [markdown]
 # **What the result means.** Your formula agrees with the bytes that are held between two steps. Within a
-# step the activations dominate, so LoRA saves only about 15 % here. A prediction of 70 % or more counts
-# the optimizer state only. With a model of billions of parameters and short texts, the weights and the
+# step the activations dominate, so LoRA saves only about 15 % here. A prediction near 70 % is what
+# your formula gives: it counts weights, gradients and optimizer state, and leaves out the activations. With a model of billions of parameters and short texts, the weights and the
 # optimizer state dominate, and LoRA saves most of the memory.
 #
 # ## Full fine-tuning compared with LoRA

@@ -139,7 +139,7 @@ except LaunchError as error:
 # false there. It has left the loop and is done.
 #
 # A run with many ranks gives many stacks. The useful summary says, for each collective, which ranks have
-# *not* arrived, because one of these ranks has the fault.
+# *not* arrived. Then ask why they have not.
 #
 # ### Exercise 1: Ranks that are missing
 #
@@ -786,8 +786,8 @@ fault.check_fixed(7)
 #   look at first.
 # * Make the run small and repeatable, compare with a single process, look at each rank, and change one
 #   thing at a time.
-# * In a hang, ask for the line in which each rank waits. The fault is on the rank that is missing, not on
-#   the rank that waits.
+# * In a hang, ask for the line in which each rank waits, and why the missing ranks never reach it. They may
+#   have left the loop early, or a test of the rank may keep them away from the line.
 # * In a wrong result, find the first step at which two ranks differ. A large distance after step 1 was
 #   there before the training. A small one that grows comes from the steps.
 # * If all ranks agree, compare with the run that you intended: learning rate, batches and number of

@@ -100,7 +100,7 @@ def record(*cases):
 # so a program with many short operations slows down more than one with a few long ones. The options
 # `record_shapes`, `profile_memory` and `with_stack` record more and cost more. Two rules follow. Record a
 # few steps and not an epoch, after some steps of warm-up, because the first steps allocate memory and
-# build buckets. `torch.profiler.schedule(wait=10, warmup=2, active=3)` does that inside a long run, if
+# build buckets. `torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1)` does that inside a long run, if
 # the script calls `profiler.step()` after each step. And never report a step time that was measured under
 # a profiler.
 #

@@ -295,10 +295,10 @@ check.rename_axis("KB").round(2)
 # conditions, and the table shows the median. It tests whether our description of the ring is complete. In
 # the reference run it is between 0.76 and 1.1 times the measured ring from 64 KB to 16 MB, so these three
 # parts explain the time of the ring. *Three constants* uses one latency, one bandwidth and one $\gamma$
-# for all sizes. It is between 0.6 and 1.4 times the measured ring in the same range. The difference
+# for all sizes. It is between 0.5 and 1.5 times the measured ring in the same range. The difference
 # between the two columns is the price of a straight line. On a real machine the bandwidth is not one
 # number: small arrays stay in the cache of a core, larger ones in the cache that the cores share, and the
-# largest ones must be read from main memory. The reference machine sent an array of 4 MB at 23 GB/s and
+# largest ones must be read from main memory. The reference machine sent an array of 4 MB at 25 GB/s and
 # one of 16 MB at 11 GB/s.
 #
 # On another machine, an earlier version of this measurement predicted the ring too low by a factor of up
@@ -638,8 +638,9 @@ describe(figure, "Efficiency of VGG-16 over the number of GPUs for six settings.
 #   10,000 GPUs, because 12 levels of hosts need only 24 messages through the network. Bandwidth remains
 #   the limit at every size, and a faster network or float16 gradients raise the efficiency to 0.87 at
 #   10,000 GPUs, where stragglers take over.
-# * *Both.* Ten times faster GPUs reach an efficiency of 0.11, because the communication stays the same and
-#   there is less computing to hide it. Exercise 4 gives 0.11 as well. A prediction above 0.72 confuses
+# * *Both.* Ten times faster GPUs reach an efficiency of 0.10 at 512 GPUs, because the communication stays
+#   the same and there is less computing to hide it. Exercise 4 gives 0.11, because it knows neither
+#   stragglers nor fusion buffers. A prediction above 0.72 confuses
 #   speed with efficiency: the run is faster, but each GPU waits longer. This is why the links in today's
 #   servers carry hundreds of gigabytes per second.
 #
@@ -764,7 +765,7 @@ fastest.round(1)
 # ## Summary
 #
 # * A message takes $\alpha + S/\beta$. A ring all-reduce takes $2(N-1)$ messages of $S/N$ bytes and $N-1$
-#   additions. Predicted from measured parts, the ring agreed with the measured ring within 26 % from 64 KB
+#   additions. Predicted from measured parts, the ring agreed with the measured ring within 24 % from 64 KB
 #   to 16 MB.
 # * A double binary tree sends and adds as much as a ring, but its latency grows with $2\log_2 N$ instead
 #   of $2(N-1)$. For 10,000 ranks that is 28 instead of 19,998 messages in a row.
