@@ -17,9 +17,9 @@ from hvdgrade.output.text import printable
 COURSE = "Training neural networks on many GPUs"  # the title of the start page of the labs
 EPILOG = """\
 example:
-  (umask 077; head -c 32 /dev/urandom > course.key)      # once
-  hvdgrade certificate graded/results/ada.json --key course.key --name "Ada Lovelace"
-  hvdgrade certificate graded/results/ada.json --key course.key --verify ada.pdf
+  (umask 077; set -C; head -c 32 /dev/urandom > ~/course.key)      # once
+  hvdgrade certificate graded/results/ada.json --key ~/course.key --name "Ada Lovelace"
+  hvdgrade certificate graded/results/ada.json --key ~/course.key --verify ada.pdf
 
 exit codes: 0 the certificate was made or is valid, 1 it is not valid, 2 no certificate, or wrong usage
 """
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="PDF", help="file to write (default: NAME.pdf for NAME.json)"
     )
-    parser.add_argument("--name", help="the learner (default: the student that RESULT names)")
+    parser.add_argument("--name", help="the learner (default: as in the class page)")
     parser.add_argument("--course", default=COURSE, help=f"title of the course (default: {COURSE})")
     parser.add_argument(
         "--date",
@@ -98,11 +98,13 @@ def make(args: argparse.Namespace, document: dict, key: bytes) -> int:
         key: the secret key.
 
     Raises:
-        NoCertificate: the result is not a pass, or the font lacks a letter.
+        NoCertificate: the result is not a pass, the font lacks a letter, or the certificate would replace the
+            key or the result.
         CannotWrite: the file cannot be written.
     """
     issued = f"{args.date.day} {args.date:%B %Y}"
-    stated = facts.of_pass(document, args.name, args.course, issued)
+    name = args.name or facts.listed_name(args.result)
+    stated = facts.of_pass(document, name, args.course, issued)
     try:
         from hvdgrade.certificate.page import draw
     except ModuleNotFoundError as error:  # a machine that only grades may lack matplotlib
@@ -110,6 +112,11 @@ def make(args: argparse.Namespace, document: dict, key: bytes) -> int:
             f"the package {error.name} is missing. Run `make setup`, which installs the packages of the labs."
         ) from None
     out = args.out or Path(f"{args.result.stem}.pdf")
+    for read in (args.key, args.result):
+        if out.resolve() == read.resolve():
+            raise facts.NoCertificate(
+                f"--out must be a new file. Received {out}, which is the same file as {read}."
+            )
     files.write(out, seal.seal(draw(stated), stated.result_sha256, key))
     print(f"{out}: certificate for {stated.name}")
     if flags := document.get("flags"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hvdgrade import HvdgradeError
 from hvdgrade.batch.handed_in import is_practice
+from hvdgrade.batch.id_table import read_students
 from hvdgrade.batch.results import UNGRADED, is_result
 from hvdgrade.output.text import decimal, is_finite, printable
 from hvdgrade.report.wording import in_words, part
@@ -70,6 +71,26 @@ def result_sha256(document: dict) -> str:
     kept = {key: value for key, value in document.items() if key != "batch"}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def listed_name(path: Path) -> str | None:
+    """Return the name of a result's student, or the id, by the students.json of its batch.
+
+    A learning platform's id may be a number, by which a batch then names the file of the result.
+
+    Args:
+        path: of the result.
+
+    Returns:
+        None if no batch lists this result.
+    """
+    result = path.resolve()
+    student = (
+        read_students(result.parents[1]).get(result.stem)
+        if result.parent.name == "results"
+        else None
+    )
+    return (student.name or student.id) if student else None
 
 
 def of_pass(document: dict, name: str | None, course: str, issued: str) -> Facts:

@@ -50,7 +50,7 @@ def read_key(path: Path) -> bytes:
     except FileNotFoundError:
         raise BadKey(
             f"{path} does not exist. Make a key once, and keep it as long as certificates may be questioned: "
-            f"(umask 077; head -c {KEY_BYTES} /dev/urandom > {path})"
+            f"(umask 077; set -C; head -c {KEY_BYTES} /dev/urandom > {path})"
         ) from None
     except OSError as error:
         raise BadKey(f"{path} cannot be read: {error.strerror}.") from None

@@ -5,12 +5,14 @@ import hmac
 import json
 import os
 import re
+import shutil
 import zlib
 from pathlib import Path
 
 import pytest
 
 from hvdgrade import cli
+from hvdgrade.batch.id_table import Student, write_students
 from hvdgrade.certificate import page, seal
 from hvdgrade.certificate.command import COURSE
 from hvdgrade.certificate.facts import Facts, of_pass
@@ -172,6 +174,32 @@ def test_a_key_that_others_can_use_or_guess_is_refused(tmp_path, capsys):
     assert "has 6 bytes. A key must have at least 32" in capsys.readouterr().err
     assert certificate(RESULTS / "pass.json", tmp_path / "missing") == 2
     assert "does not exist. Make a key once" in capsys.readouterr().err
+
+
+def test_a_certificate_replaces_neither_key_nor_result(tmp_path, capsys):
+    key = new_key(tmp_path / "course.key")
+    result = Path(shutil.copy(RESULTS / "pass.json", tmp_path / "ada.json"))
+    before = key.read_bytes(), result.read_bytes()
+    (tmp_path / "link.pdf").symlink_to(result)
+    for out, same in ((key, key), (result, result), (tmp_path / "link.pdf", result)):
+        assert certificate(result, key, "--out", out) == 2
+        assert f"Received {out}, which is the same file as {same}." in capsys.readouterr().err
+    assert (key.read_bytes(), result.read_bytes()) == before
+
+
+def test_the_name_is_that_of_the_class_whatever_the_id_is(tmp_path, key, capsys):
+    """Moodle's id is a number, which is also the name of the result's file."""
+    (tmp_path / "results").mkdir()
+    result = Path(shutil.copy(RESULTS / "pass.json", tmp_path / "results" / "12345.json"))
+    for student, shown in (
+        (Student("12345", name="Ada Lovelace"), "Ada Lovelace"),
+        (Student("a.lovelace"), "a.lovelace"),
+    ):
+        (tmp_path / "students.json").write_bytes(write_students({"12345": student}))
+        assert certificate(result, key, "--out", tmp_path / "ada.pdf") == 0
+        assert f"certificate for {shown}\n" in capsys.readouterr().out
+    assert certificate(result, key, "--out", tmp_path / "ada.pdf", "--name", "Ada King") == 0
+    assert "certificate for Ada King\n" in capsys.readouterr().out
 
 
 def test_flags_are_announced_before_the_instructor_signs(tmp_path, key, capsys):
