@@ -31,7 +31,7 @@ test: setup ## run the test suite without its longest tests (CONTRIBUTING.md)
 
 # Only tests of one process, without the slow ones and without the folders whose tests start many programs.
 QUICK = hvdgrade hvdlab measurements
-test-quick: ## run the quick tests, which start no ranks and no servers, in less than two minutes
+test-quick: setup ## run the quick tests, which start no ranks and no servers, in less than two minutes
 	@OMP_NUM_THREADS=1 .venv/bin/pytest $(QUICK:%=tests/%) $(WORKERS) --ignore tests/hvdlab/keras --ignore tests/hvdlab/test_arguments.py \
 	    -m "not (thorough or slow or $(RANKS) or $(SERVERS) or $(ALONE))"
 

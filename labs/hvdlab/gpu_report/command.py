@@ -13,7 +13,7 @@ EPILOG = """\
 examples:
   hvdlab gpu --out runs/gpu
   hvdlab gpu --only facts operations images
-  hvdlab gpu --against labs/results/gpu/older.json
+  hvdlab gpu --out runs/gpu_new --against runs/gpu/gpu.json
 
 exit codes:
   0  all parts are fine on a GPU

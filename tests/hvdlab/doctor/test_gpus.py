@@ -34,6 +34,13 @@ def plain_shell(tmp_path, monkeypatch):
     [
         ({}, "ok", "Horovod is built with NCCL", 2),
         ({"horovod": {"nccl": False}}, "warning", "may read it too early or wait for ever", 2),
+        ({"cuda": "13.0", "horovod": {"nccl": False}}, "warning", "fetches NVIDIA's compiler", 2),
+        (
+            {"cuda": "12.6", "horovod": {"nccl": False}},
+            "warning",
+            "a CUDA 12 toolkit: put its nvcc",
+            2,
+        ),
         ({"gpus": 0, "cuda": ""}, "warning", "the CPU only", 0),
     ],
 )

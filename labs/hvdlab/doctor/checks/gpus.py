@@ -204,8 +204,18 @@ def _horovod(outputs: dict[str, ProgramOutput], there: list[Gpu], text: str) -> 
             "; Horovod is built without NCCL. Scripts that take their device from rank_device exchange "
             "gradients through host memory: the result is right, and the copies take time. Other scripts "
             "that give Horovod a CUDA tensor may read it too early or wait for ever (`hvdlab check` names "
-            "them). The build with NCCL needs no CUDA toolkit: it fetches NVIDIA's compiler from PyPI"
+            "them). "
         )
+        cuda = str(outputs["torch"].answer().get("cuda") or "")
+        if cuda.startswith("12"):  # PyPI has no nvcc for it, see docker/cuda_build.py
+            text += (
+                "The build with NCCL needs a CUDA 12 toolkit: put its nvcc on PATH, or name its folder in "
+                "CUDA_HOME"
+            )
+        else:
+            text += (
+                "The build with NCCL needs no CUDA toolkit: it fetches NVIDIA's compiler from PyPI"
+            )
         return Answer(WARNING, text, build_horovod(nccl=True))
     if library := outputs["torch"].answer().get("lacks_link_to"):
         link = quoted(PREFIX / "lib" / "libcuda.so")
