@@ -62,7 +62,7 @@ workbook = Workbook(1)
 # ![A chart with the year from 2012 to 2026 and the operations of one training run on a logarithmic axis. The points rise from AlexNet with 5e17 operations through AlphaGo Zero with 1.5e23 to Llama 3 405B with 3.8e25.](pictures/training_compute.svg)
 #
 # From AlexNet to AlphaGo Zero the largest runs doubled every 3.4 months (OpenAI), which is a factor of about
-# 11 per year. For the largest runs since 2018, [Epoch
+# 12 per year. For the largest runs since 2018, [Epoch
 # AI](https://epoch.ai/blog/training-compute-of-frontier-ai-models-grows-by-4-5x-per-year) finds a factor of
 # about 4 per year. In contrast, Moore's law for chips means a doubling about every two years, a factor of 1.4
 # per year.
@@ -143,7 +143,7 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 # examples that it was trained on. The error is, for example, the fraction of images that it recognises
 # wrongly. [Hestness et al. (2017)](https://arxiv.org/abs/1712.00409) measured learning curves for machine
 # translation, language models of words and of characters, image classification, and speech recognition. In
-# all five domains they found a **power law**, which is a formula with the variable raised to a constant
+# all five tasks they found a **power law**, which is a formula with the variable raised to a constant
 # power:
 #
 # $$\text{error}(n) = a\, n^{-b}.$$
@@ -158,7 +158,7 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 # **irreducible error**, which no amount of data removes. One reason for it is that some *labels*, the answers
 # given with the examples, are wrong.
 #
-# The exponents of the five domains are between 0.07 and 0.35. Half the error needs $2^{1/b}$ times as many
+# The exponents of the five tasks are between 0.07 and 0.35. Half the error needs $2^{1/b}$ times as many
 # examples, because $a\,(n\,2^{1/b})^{-b} = a\,n^{-b}/2$. For example, with $b = 0.35$ this is $2^{1/0.35} =
 # 7.2$ times the data. With $b = 0.07$ it is about 20,000 times the data. So data sets grow fast, because
 # every further halving multiplies them by the same large factor. According to the paper, a better network
@@ -318,7 +318,7 @@ describe(
 #
 # A small network cannot use a large data set, because its few parameters cannot represent what is in the
 # data. So the *model*, which means the network, must grow with the data. Hestness et al. searched for the
-# best model size for each amount of data. In every domain it grew **sublinearly**, that is, like a power of
+# best model size for each amount of data. For every task it grew **sublinearly**, that is, like a power of
 # $n$ below 1. Ten times the data need a model that is larger, but less than ten times as large.
 #
 # For language models, [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) measured three power laws of
@@ -455,7 +455,7 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # %% [markdown]
 # Meta reports [30.8 million
 # GPU-hours](https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md) for this
-# model. The formula uses only four numbers, and yet its result is only 15 % lower. One reason for the
+# model. The formula uses only four numbers, and yet its result is only 14 % lower. One reason for the
 # difference is that interruptions and restarts cost GPU time as well. One GPU would have needed about three
 # thousand years.
 
@@ -807,7 +807,7 @@ exercises.check_step_seconds(step_seconds)
 #
 # * From AlexNet to AlphaGo Zero the compute of the largest runs grew 300,000 times in five years, and since
 #   2018 it has grown 4 times per year. From AlexNet to Llama 3 405B the largest factor is the number of GPUs.
-# * The error falls with the data as a power law, $a\,n^{-b}$, with $b$ between 0.07 and 0.35 in five domains.
+# * The error falls with the data as a power law, $a\,n^{-b}$, with $b$ between 0.07 and 0.35 in five tasks.
 #   Half the error needs $2^{1/b}$ times the data.
 # * The model must grow with the data. Training needs $6ND$ operations for $N$ parameters and $D$ tokens,
 #   which predicts the GPU-hours of Llama 3 405B within 15 %. About 20 tokens per parameter are best for a

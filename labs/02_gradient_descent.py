@@ -522,7 +522,7 @@ bound = largest_step_size(x)
 print(f"For our data the limit is {bound:.4f}.")
 
 # %% [markdown]
-# Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 35 = 69$, so with $w$ as the
+# Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 34.6 = 69$, so with $w$ as the
 # only parameter the limit would be $2 / 69 = 0.029$. With both parameters the steepest direction is a
 # mixture of $w$ and $b$ with a slightly larger curvature, 71, so the limit is slightly smaller, 0.028.
 # Anyone who predicted about 0.03 has understood that the steepest direction decides. A prediction near $2 /
@@ -759,7 +759,7 @@ describe(
 
 # %% [markdown]
 # **What the result means.** The data and the best line are the same, and the bowl is a different one.
-# Centring reduces the condition number from 150 to 8.2 and the number of steps from 464 to 26. The limit of
+# Centring reduces the condition number from 151 to 8.2 and the number of steps from 464 to 26. The limit of
 # the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
 # Normalized inputs make the bowl round, and a single step reaches the minimum. Your formula agrees with the
 # counted steps exactly. With the best learning rate both directions shrink by the same factor, so here the
@@ -791,7 +791,7 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * A growing oscillation of the loss is the sign of a learning rate above the limit.
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
-# * Normalized inputs make the condition number small. For our data centring reduced it from 150 to 8.2, and
+# * Normalized inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
 #   normalisation to 1.
 # * A loss that has stopped changing does not prove that the parameters have reached the minimum.
 #

@@ -383,7 +383,7 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # minimum, and the derivation takes it as constant.
 #
 # If each example comes once per epoch, the variance is **smaller**, and the difference grows with the batch
-# size. With a batch size of 10 it is 0.013 in place of 0.053. The reason is that the noise of the batches
+# size. With a batch size of 10 it is 0.012 in place of 0.053. The reason is that the noise of the batches
 # of one epoch adds up to almost nothing, because all examples together have no noise. A step remembers
 # about the last $1 / (\eta\lambda)$ steps, which is 12 steps here. If an epoch is shorter than this memory,
 # most of its noise cancels. With the full batch no noise is left. So if you predicted "smaller" because the
@@ -817,8 +817,8 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 # | 1,024 | 8.5, 9.2, 12.0 |
 #
 # Two statements are safe. Batch size 4 is much slower than all others. And 16 is faster than 1,024, because
-# the slowest run of one is faster than the fastest run of the other. In contrast, the ranges of 64 and 256
-# contain each other, and both overlap with 16 and with 1,024. **These runs do not show an order of 64 and
+# the slowest run of one is faster than the fastest run of the other. In contrast, the range of 64 contains
+# that of 256, and both overlap with 16 and with 1,024. **These runs do not show an order of 64 and
 # 256**, and the dip of the line there can be chance. More seeds could decide it.
 #
 # Both ends have an explanation. The smallest batch has the lowest throughput. It even needs more epochs

@@ -361,7 +361,8 @@ exercises.check_output(SCRIPT)
 # <code>model.compile(optimizer, loss)</code>. PyTorch: <code>optimizer = torch.optim.SGD(model.parameters(),
 # 0.05 * hvd.size())</code>, then <code>optimizer = hvd.DistributedOptimizer(optimizer,
 # model.named_parameters())</code>. The name <code>optimizer</code> now means the wrapper. If you gave the
-# wrapper another name and continued with the old one, nothing would be averaged.</details>
+# wrapper another name and continued with the old one, Keras would average nothing and report nothing, and
+# PyTorch would stop in the second step with an AssertionError.</details>
 
 # %%
 # print(edits.diff("optimizer", FRAMEWORK))  # hint 3: uncomment to see the whole edit

@@ -1074,7 +1074,7 @@ compare(
 # than its scatter of 2.0.
 #
 # LAMB is six points ahead of SGD with 0.797. But Adam, on which it is built, reaches 0.789. So most of the
-# gain comes from the learning rate per *weight*. The trust ratio adds 0.8 points, less than the scatter of
+# gain comes from the learning rate per *weight*. The trust ratio adds 0.7 points, less than the scatter of
 # 1.0.
 #
 # The left figure shows that LARS with a badly chosen learning rate (3.0) is far worse than tuned SGD. Where

@@ -399,8 +399,8 @@ pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 #
 # ## Loss scaling for float16
 #
-# Below $2^{-24} \approx 6 \cdot 10^{-8}$ a number becomes 0 in float16, and below $2^{-14}$ it has fewer
-# digits. Gradients with respect to activations are small, because the loss is a mean over the batch: each
+# The smallest positive number of float16 is $2^{-24} \approx 6 \cdot 10^{-8}$. What is not larger than half
+# of it, $2^{-25}$, becomes 0, and below $2^{-14}$ a number has fewer digits. Gradients with respect to activations are small, because the loss is a mean over the batch: each
 # example contributes only 1/128 of it. A loss that is also a mean over the pixels of an image makes them
 # smaller still. We imitate such a loss with the factor that 128 x 128 pixels would have, $2^{-14}$.
 #
@@ -1279,7 +1279,8 @@ for name, of_images, of_weights in (("contiguous", False, False), ("channels-las
 pd.DataFrame(times).transpose()
 
 # %% [markdown]
-# The strides show what the convolutions did: the images alone decide. The times depend on the device and on
+# The strides show what the convolutions did: channels-last images are enough, whatever the order of the
+# weights is. The times depend on the device and on
 # the sizes, so measure with your own network. The order of the weights saves at most a small conversion per
 # layer.
 #
