@@ -210,10 +210,13 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
         stop "pip could not install the packages pinned in $pins; its message is above."
     fi
     [ -z "$base" ] || $venv/bin/python docker/base_programs.py "$base"
-    # timm, a reference of the tests, goes into a folder of its own without its dependencies: it requires torchvision,
-    # which the index has only for CUDA, and which breaks an environment with a CPU build of torch.
-    interruptible timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --target $venv/oracles timm==1.0.31 2> "$pip_log" ||
-        echo "timm could not be installed: the tests that compare with it will be skipped."
+    # References of the tests go into a folder of their own, without dependencies. timm requires torchvision, which the
+    # index has only for CUDA, and which breaks an environment with a CPU build of torch. optax requires jax, which
+    # TensorFlow would import whenever it starts, and that takes a second.
+    oracles=(timm==1.0.31)
+    [ "$base" ] || oracles+=(optax==0.2.8 jax==0.10.2 jaxlib==0.10.2 scipy==1.17.1)
+    interruptible timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $venv/oracles "${oracles[@]}" 2> "$pip_log" ||
+        echo "${oracles[*]%%==*} could not be installed: the tests that compare with them will be skipped."
     [ "$base" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
     if [ "$out_of_reach" ] && [ "$(torch_cuda)" ]; then
         if [ "$torch_index" = $cpu_builds ]; then

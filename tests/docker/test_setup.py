@@ -220,7 +220,7 @@ def test_make_lab_gets_the_data_first_and_also_opens_without_them(checkout):
         [
             "hvdlab data fashion_mnist --or-synthetic",
             "hvdlab data cifar10 --or-synthetic",
-            "jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb"
+            "jupyter lab --notebook-dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb"
             + " --allow-root" * (os.geteuid() == 0),
         ],
     )

@@ -38,7 +38,7 @@ HVDLAB = {
     "doctor": "system launch data torch keras arguments cli numpy rich psutil frameworks",
     "bench": (
         "torch keras launch data record scaling system arguments assessment_networks reference "
-        "numpy pandas psutil rich matplotlib timm pytorch_optimizer optax frameworks"
+        "numpy pandas psutil rich matplotlib timm pytorch_optimizer frameworks"
     ),
     "gpu_report": (
         "bench torch keras launch data record system arguments assessment_networks reference schedules "

@@ -120,7 +120,9 @@ def test_pytorch_optimizer(name, theirs, exclude_1d, options, trajectory, assert
         ),
     ],
 )
-def test_optax(name, options, theirs, trajectory, assert_close):
+def test_optax(name, options, theirs, trajectory, assert_close, monkeypatch):
+    # Not in the environment itself, where TensorFlow would import jax whenever it starts.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(sys.prefix) / "oracles")])
     jax = pytest.importorskip("jax", reason="needs optax: run `make setup`")
     optax = pytest.importorskip("optax", reason="needs optax: run `make setup`")
     with jax.enable_x64(True):
