@@ -169,7 +169,7 @@ def gradient_accumulation() -> None:
         picture.text(x + 68, 98, f"images {2 * number}, {2 * number + 1}", size=12)
         picture.arrow((x + 101, 108), (x + 101, 138), colour=ORANGE)
         picture.text(x + 88, 124, "+", size=16, bold=True)
-    words = "gradient buffer .grad: the sum of  2/8 x gradient  of each micro-batch"
+    words = "gradient buffer .grad: the sum of 2/8 x gradient of each micro-batch"
     picture.box(20, 140, 574, 36, words, ORANGE, size=13)
     picture.arrow((594, 158), (630, 158))
     picture.box(632, 130, 90, 56, "one step", GREEN, bold=True)

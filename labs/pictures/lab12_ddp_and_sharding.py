@@ -78,7 +78,7 @@ def zero_stages() -> None:
     picture.text(
         375,
         304,
-        "W: weights, 4 bytes      G: gradients, 4 bytes      S: state of Adam, 8 bytes",
+        "W: weights, 4 bytes; G: gradients, 4 bytes; S: state of Adam, 8 bytes",
         size=13,
     )
     picture.save("zero_stages")
