@@ -214,7 +214,7 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
     # index has only for CUDA, and which breaks an environment with a CPU build of torch. optax requires jax, which
     # TensorFlow would import whenever it starts, and that takes a second.
     oracles=(timm==1.0.31)
-    [ "$base" ] || oracles+=(optax==0.2.8 jax==0.10.2 jaxlib==0.10.2 scipy==1.17.1)
+    [ "$base" ] || oracles+=(optax==0.2.8 jax==0.10.2 jaxlib==0.10.2)
     interruptible timeout 600 $venv/bin/pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $venv/oracles "${oracles[@]}" 2> "$pip_log" ||
         echo "${oracles[*]%%==*} could not be installed: the tests that compare with them will be skipped."
     [ "$base" ] || $venv/bin/pip check >/dev/null || { $venv/bin/pip check >&2; stop "the installed packages contradict each other; see above."; }
