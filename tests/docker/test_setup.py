@@ -473,9 +473,8 @@ def test_keeps_installed_packages(kind, checkout, tmp_path):
         program = checkout / ".venv" / "bin" / name
         assert program.read_text().startswith(f"#!{checkout / '.venv' / 'bin'}/python")
         subprocess.run([program, "--version"], check=True, timeout=100, capture_output=True)
-    if (
-        kind != "BASE=here"
-    ):  # in the finished image .venv is the first on PATH, and PYTHON is not set
+    if kind != "BASE=here":
+        # In the finished image .venv is the first on PATH, and PYTHON is not set.
         del variables["PYTHON"]
         path = f"{checkout / '.venv' / 'bin'}:{os.environ['PATH']}:{environment / 'bin'}"
         again = setup(checkout, timeout=100, PATH=path, **variables)
