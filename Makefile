@@ -17,15 +17,17 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 
 # Three workers share the tests and the quick runs of the notebooks, as much of each is start-up and waiting, and each
 # computes with one thread. A worker takes tests in their order, because the tests of a file share what they start. Whole
-# gradings and two hosts run alone.
+# gradings and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
 WORKERS = -n 3 --dist worksteal
+FORKED = .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
 test: setup ## run the test suite without its longest tests (CONTRIBUTING.md)
 	@$(DATA)
 	@export LAB_QUICK=1; failed=0; \
-	OMP_NUM_THREADS=1 .venv/bin/pytest notebooks/solutions tests $(WORKERS) -m "not thorough and not ($(ALONE))" || failed=1; \
+	OMP_NUM_THREADS=1 $(FORKED) .venv/bin/pytest notebooks/solutions tests $(WORKERS) \
+	    -m "not thorough and not ($(ALONE))" || failed=1; \
 	.venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,13 +95,23 @@ def test_refusals_names_and_state_in_one_process(run):
     run("refusals.py", np=1)
 
 
+FIND_JAX = "import sys; sys.path.append(sys.prefix + '/oracles'); "
 HIDE = "import sys; sys.modules['horovod.{}'] = None; "
 
 
 @pytest.mark.parametrize(
     ("environment", "before", "sentence"),
     [
-        ({"KERAS_BACKEND": "numpy"}, "", "needs Keras on TensorFlow or PyTorch, not on numpy"),
+        # Keras on NumPy needs jax.
+        ({"KERAS_BACKEND": "numpy"}, "", "cannot run on numpy, because jax is not installed"),
+        pytest.param(
+            {"KERAS_BACKEND": "numpy"},
+            FIND_JAX,
+            "needs Keras on TensorFlow or PyTorch, not on numpy",
+            marks=pytest.mark.skipif(
+                not Path(sys.prefix, "oracles", "jax").is_dir(), reason="needs jax: run `make setup`"
+            ),
+        ),
         ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),
         pytest.param(
             {},
