@@ -62,8 +62,8 @@ def test_the_pictures_are_what_their_scripts_draw(tmp_path):
 def same(one: Path, other: Path) -> bool:
     """Return whether two files show the same picture.
 
-    The points of a contour, and the pixels at the edges of a surface, differ in the last digit between processors.
-    So of each path its extent is compared, within a point, and of a PNG file all but one pixel in a hundred.
+    The points of a contour, and the pixels at the edges of a surface, depend on the last digit, and this on
+    the processor. So the extent of each path may differ by a point, and one pixel in a hundred.
     """
     if one.suffix == ".svg":
         (text, paths), (other_text, other_paths) = outline(one), outline(other)

@@ -2,13 +2,15 @@
 
     python tests/helpers/fork_server/with_fork_servers.py pytest tests -n 3
 
-The import of PyTorch or TensorFlow takes a process 5 to 10 s of a core, and `make test` starts several hundred
-ranks that train for less. So each of four servers imports the frameworks once, and forks a process for each script
-that imports them (`client/sitecustomize.py` asks for it). mpirun, torchrun and the scripts are the real ones. What differs:
-the hash seed of Python is the same on all ranks, and /proc shows the command and the environment of the server. Without
-this program, each rank starts as usual: so do the long tests, graded runs and `hvdlab check`.
+The import of PyTorch or TensorFlow takes 5 to 10 s of a core, and `make test` starts several hundred ranks
+that train for less. So each of four servers imports the frameworks once, and forks a process for each
+script that imports them (`client/sitecustomize.py` asks for it). mpirun, torchrun and the scripts are the
+real ones. What differs: all ranks have the same hash seed of Python, and /proc shows the command and the
+environment of the server. Without this program each rank starts as usual. So do, always, graded runs and
+`hvdlab check`.
 """
 
+import atexit
 import builtins
 import faulthandler
 import importlib
@@ -26,8 +28,9 @@ import types
 from pathlib import Path
 
 TORCH = (
-    "torch torch._dynamo torch.nn.parallel torch.utils.data torch.distributed.fsdp torch.distributed.pipelining "
-    "torch.distributed.tensor.parallel torch.distributed.tensor.debug torch.profiler horovod.torch"
+    "torch torch._dynamo torch.nn.parallel torch.utils.data torch.profiler horovod.torch "
+    "torch.distributed.fsdp torch.distributed.pipelining torch.distributed.tensor.parallel "
+    "torch.distributed.tensor.debug"
 ).split()
 SERVERS = {  # what each imports
     "torch": TORCH,
@@ -106,8 +109,10 @@ def serve(name: str, path: str, end: int) -> dict:
                     for number in range(3):
                         os.dup2(files[number], number)
                     for other in selector.get_map().values():
-                        close = getattr(other.fileobj, "close", lambda: os.close(other.fd))
-                        close()
+                        if isinstance(other.fileobj, socket.socket):
+                            other.fileobj.close()
+                        else:
+                            os.close(other.fd)
                     selector.close()
                     connection.close()
                     for descriptor in files:
@@ -154,8 +159,8 @@ def become(request: dict) -> None:
         stream = io.TextIOWrapper(
             raw,
             encoding="utf-8",
-            errors="backslashreplace" if name == "stderr" else "strict",
-            line_buffering=name == "stderr" or os.isatty(number),
+            errors=getattr(sys, name).errors,
+            line_buffering=not unbuffered and (name == "stderr" or os.isatty(number)),
             write_through=unbuffered,
         )
         setattr(sys, name, stream)
@@ -185,6 +190,12 @@ def become(request: dict) -> None:
         error = error.with_traceback(error.__traceback__.tb_next)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+    except KeyboardInterrupt as error:
+        error = error.with_traceback(error.__traceback__.tb_next)
+        sys.excepthook(type(error), error, error.__traceback__)
+        atexit._run_exitfuncs()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     sys.exit()
 
 

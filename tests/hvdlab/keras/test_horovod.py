@@ -109,7 +109,8 @@ HIDE = "import sys; sys.modules['horovod.{}'] = None; "
             FIND_JAX,
             "needs Keras on TensorFlow or PyTorch, not on numpy",
             marks=pytest.mark.skipif(
-                not Path(sys.prefix, "oracles", "jax").is_dir(), reason="needs jax: run `make setup`"
+                not Path(sys.prefix, "oracles", "jax").is_dir(),
+                reason="needs jax: run `make setup`",
             ),
         ),
         ({"TF_USE_LEGACY_KERAS": "1"}, "", "import horovod.tensorflow.keras as hvd, or unset"),

@@ -1,9 +1,9 @@
 """Let a script that trains run in a process that a fork server of `../with_fork_servers.py` makes.
 
 Python imports this module at its start, because the folder is in PYTHONPATH. If the script imports a
-framework, the server forks a process that has already imported it, and that process runs the script with the
-arguments, the environment, the folder and the open files of this one. This process only passes on signals, and
-ends as the other one has ended. All other programs start as usual.
+framework, the server forks a process that has already imported it, and that process runs the script with
+the arguments, the environment, the folder and the open files of this one. This process only passes on
+signals, and ends as the other one has ended. All other programs start as usual.
 """
 
 import os
