@@ -12,11 +12,11 @@ import os
 try:
     import keras  # noqa: F401
 except ModuleNotFoundError as error:
-    if "KERAS_BACKEND" not in os.environ:
+    if "KERAS_BACKEND" not in os.environ or error.name not in ("jax", "tensorflow", "torch"):
         raise
     raise ImportError(
         f"Keras cannot run on {os.environ['KERAS_BACKEND']}, because {error.name} is not installed: set "
-        "KERAS_BACKEND=tensorflow or KERAS_BACKEND=torch before Python starts."
+        "KERAS_BACKEND to tensorflow or torch, whichever is installed, before Python starts."
     ) from error
 
 from hvdlab.keras.normalization import GhostBatchNorm, GhostBatchNormalization
