@@ -41,6 +41,7 @@ class Profile:
     min_exchange_share: float
     min_flow: float
     min_learned: float
+    max_unseen: float
     equivalence_tolerance: float
     max_exchange_drop: float
     max_exchange_growth: float

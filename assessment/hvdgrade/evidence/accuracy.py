@@ -107,7 +107,7 @@ def flow(
     says = logits(arrays, images, own_statistics=True, network=network)
     # Weights near the largest float give infinite logits. No training produces such weights.
     if not np.isfinite(says).all():
-        return LearnedClasses(learned=0.0, others=0.0, test_class=0.0)
+        return LearnedClasses(learned=0.0, others=0.0, test_class=1.0)
     says = says.astype(np.float64)
     says = says - says.max(1, keepdims=True)
     likely = says - np.log(np.exp(says).sum(1, keepdims=True))

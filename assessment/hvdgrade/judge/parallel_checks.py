@@ -169,7 +169,9 @@ def flow(case: Case) -> Finding:
     least = min(range(ranks), key=lambda rank: found.flow[rank].others)
     others = found.flow[least].others
     learned = fmean(rank.learned for rank in found.flow)
-    if learned < rules.min_learned / alike(ranks):
+    # Training makes the class that no rank was shown unlikely, long before images are told apart.
+    unseen = max(rank.test_class for rank in found.flow)
+    if learned < rules.min_learned / alike(ranks) and unseen > rules.max_unseen:
         rationale = (
             f"in a short run nothing was learned: a class is only {exp(learned):.2f} "
             "times as likely on images with its label as on others"

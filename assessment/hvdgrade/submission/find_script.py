@@ -1,8 +1,9 @@
 """Find the one script of a submission among the files that were handed in.
 
 `hvdgrade run` and `hvdgrade batch` choose the script by the same rule. A file named assessment.py comes
-first, also in other letter case, then a name that begins with "assessment", then any other .py file. Of equal
-names, the one that lies less deep comes first. If two files are still equal, neither is chosen.
+first, also in other letter case, then a name that begins with "assessment". Of several such files, the one
+that lies less deep comes first. Any other .py file is chosen only if it is the only one. If two files are
+equal, neither is chosen.
 
 File names and contents are untrusted. This module follows no link, unpacks no archive, and neither parses nor
 runs anything.
@@ -185,7 +186,8 @@ def preference(file: File) -> tuple[int, int, bool]:
     name = file.name.rpartition("/")[2]
     lower = name.casefold()
     kind = 0 if lower == SCRIPT else 1 if lower.startswith(Path(SCRIPT).stem) else 2
-    return kind, file.name.count("/"), kind == 0 and name != SCRIPT
+    depth = file.name.count("/") if kind < 2 else 0  # utils.py can lie above src/train.py
+    return kind, depth, kind == 0 and name != SCRIPT
 
 
 def without_script(files: Sequence[File]) -> str:

@@ -299,7 +299,7 @@ def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_p
 
     def flow(*given):
         asked.append(given)
-        return LearnedClasses(0.0, 0.0, 0.0)
+        return LearnedClasses(0.0, 0.0, 1.0)
 
     monkeypatch.setattr(evaluate, "flow", flow)
     answer = evaluate.compare_probe({"probe": runs, **asked_for}, sample, secrets)
@@ -405,4 +405,4 @@ def test_weights_whose_logits_overflow_have_learned_nothing(says, overflow):
     """The result must be a number, because JSON has no NaN."""
     logits = of_labels(0, 1)
     logits[7, 3] = overflow
-    assert says(logits) == LearnedClasses(0.0, 0.0, 0.0)
+    assert says(logits) == LearnedClasses(0.0, 0.0, 1.0)

@@ -221,6 +221,11 @@ def test_skips_the_exchange_check_without_byte_counts():
         ({"flow": [LearnedClasses(x, 1.0) for x in (0.001, 0.07)]}, "flow"),  # 0.0355 each
         ({"flow": learned(own=0.039)}, "flow"),  # nothing was learned: nothing is shown
         ({"flow": [LearnedClasses(x, 1.0) for x in (0.01, 0.08)]}, None),
+        # The Keras solution, as measured: it tells images hardly apart, but no rank was shown one class.
+        ({"flow": [LearnedClasses(x, 1.0, 0.03) for x in (0.077, -0.014)]}, None),
+        ({"flow": [LearnedClasses(0.03, 1.0, x) for x in (0.24, 0.25)]}, None),
+        ({"flow": [LearnedClasses(0.03, 1.0, x) for x in (0.24, 0.26)]}, "flow"),
+        ({"flow": [LearnedClasses(0.03, x, 0.03) for x in (0.39, 1.0)]}, "flow"),
         ({"distance": 0.069}, None),
         ({"distance": 0.071}, "equivalence"),
     ],
