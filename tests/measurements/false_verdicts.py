@@ -97,10 +97,14 @@ def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float
         least = min(rounds[1:] or rounds)
         yield "exchange: rounds of gradients / needed", 1.0, least / seen["exchange"]["needed"]
     if "flow" in seen:
-        learned = fmean(rank["learned"] for rank in seen["flow"]["ranks"])
-        yield "flow: learned", rules.min_learned, learned
-        if learned >= rules.min_learned:
-            others = min(rank["others"] for rank in seen["flow"]["ranks"])
+        ranks = seen["flow"]["ranks"]
+        learned = fmean(rank["learned"] for rank in ranks)
+        unseen = max(rank["test_class"] for rank in ranks)
+        yield "flow: class that no rank was shown", rules.max_unseen, unseen
+        if unseen > rules.max_unseen:
+            yield "flow: learned", rules.min_learned, learned
+        if unseen <= rules.max_unseen or learned >= rules.min_learned:
+            others = min(rank["others"] for rank in ranks)
             yield "flow: share of others' classes", rules.min_flow, others
     if "equivalence" in seen and seen["equivalence"]["distance"] < UNMOVED:
         distance = seen["equivalence"]["distance"]
