@@ -41,49 +41,23 @@ def whole_number(least: int, step: int = 1) -> Callable[[str], int]:
 positive = whole_number(1)
 
 
-def above_zero(text: str) -> float:
-    """Return a finite number above 0.
+def _finite(is_allowed: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    """Return the type of the finite numbers that are allowed; its error says what was `expected`."""
 
-    Args:
-        text: from the command line.
+    def number(text: str) -> float:
+        try:
+            if is_allowed(float(text)) and float(text) < math.inf:
+                return float(text)
+        except ValueError:
+            pass  # the text is no number
+        raise ArgumentTypeError(f"expected {expected}, got {text}")
 
-    Raises:
-        ArgumentTypeError: it is another number, or no number.
-    """
-    return _finite(text, lambda value: value > 0, "a number above 0")
-
-
-def non_negative(text: str) -> float:
-    """Return a finite number that is 0 or above.
-
-    Args:
-        text: from the command line.
-
-    Raises:
-        ArgumentTypeError: it is another number, or no number.
-    """
-    return _finite(text, lambda value: value >= 0, "0 or a number above it")
+    return number
 
 
-def from_0_to_1(text: str) -> float:
-    """Return a number from 0 to 1, both included.
-
-    Args:
-        text: from the command line.
-
-    Raises:
-        ArgumentTypeError: it is another number, or no number.
-    """
-    return _finite(text, lambda value: 0 <= value <= 1, "0 to 1")
-
-
-def _finite(text: str, is_allowed: Callable[[float], bool], expected: str) -> float:
-    try:
-        if is_allowed(float(text)) and float(text) < math.inf:
-            return float(text)
-    except ValueError:
-        pass  # the text is no number
-    raise ArgumentTypeError(f"expected {expected}, got {text}")
+above_zero = _finite(lambda value: value > 0, "a number above 0")
+non_negative = _finite(lambda value: value >= 0, "0 or a number above it")
+from_0_to_1 = _finite(lambda value: 0 <= value <= 1, "0 to 1")
 
 
 def file_to_write(text: str) -> Path:

@@ -20,6 +20,8 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
 
     Raises:
         Refused: an argument is not acceptable.
+        UnknownProfile: there is no such profile.
+        SandboxUnavailable: the required isolation level does not work here.
     """
     try:
         folder, out = args.folder.resolve(), args.out.resolve()
@@ -34,11 +36,9 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
             raise Refused(
                 f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
             )
+    rules = profiles.load(args.profile)
     try:
-        rules = profiles.load(args.profile)
         out.mkdir(parents=True, exist_ok=True)
-    except profiles.UnknownProfile as error:
-        raise Refused(str(error)) from None
     except OSError as error:
         raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
     if args.np > rules.max_ranks:
@@ -50,10 +50,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
         raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
     # With Slurm, each node checks its own sandbox instead.
     if args.require_sandbox and not args.slurm:
-        try:
-            tiers.choose(args.require_sandbox)
-        except tiers.SandboxUnavailable as error:
-            raise Refused(str(error)) from None
+        tiers.choose(args.require_sandbox)
     settings = Settings(
         out,
         args.np,

@@ -19,16 +19,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdgrade import profiles
-from hvdgrade.batch import cleanup, submissions
+from hvdgrade import HvdgradeError, profiles
+from hvdgrade.batch import cleanup, slurm, submissions
 from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.batch.core_allocation import worker_slots
-from hvdgrade.batch.downloads.problem import DownloadProblem
 from hvdgrade.batch.downloads.recognise import PLATFORMS
-from hvdgrade.batch.id_table import STUDENTS, BadTable, read_pairs, write_students
+from hvdgrade.batch.id_table import STUDENTS, read_pairs, write_students
 from hvdgrade.batch.layout import FOLDERS, Settings, Task, write
 from hvdgrade.batch.progress import conclude, follow, summarise
-from hvdgrade.batch.results import CannotExport
 from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
@@ -142,7 +140,7 @@ def main(args: argparse.Namespace) -> int:
     """
     try:
         return grade_class(args)
-    except (Refused, CannotExport, BadTable, DownloadProblem) as error:
+    except HvdgradeError as error:
         print(f"hvdgrade batch: {error}", file=sys.stderr)
         return REFUSED
     except OSError as error:  # for example a full disk or a removed folder
@@ -164,8 +162,7 @@ def grade_class(args: argparse.Namespace) -> int:
         The exit code: DONE or FAULTS.
 
     Raises:
-        Refused: the batch cannot be started.
-        CannotExport: a file in OUT/results is not a result.
+        HvdgradeError: the batch cannot be started, or a file in OUT/results is not a result.
         OSError: a file in OUT cannot be read or written.
     """
     # The processes that this batch starts import modules only from where they are installed, not from the
@@ -175,7 +172,9 @@ def grade_class(args: argparse.Namespace) -> int:
     if data := os.environ.get("HVDLAB_DATA"):
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
-    slots = slots_of(args, rules)
+    slots = None  # Slurm assigns cores and GPUs
+    if not args.slurm:
+        slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     console = for_lines(stderr=True)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     handed_in = class_in(args, console)
@@ -193,7 +192,9 @@ def grade_class(args: argparse.Namespace) -> int:
             console.print(f"{prepared.kept} of {len(handed_in)} are graded already and kept")
         try:
             if slots is None:
-                gradings = submitted(tasks, settings, rules, args, console)
+                gradings = slurm.grade_all(
+                    tasks, settings, rules, args.workers, args.slurm_option, console.print
+                )
             else:
                 gradings = grade_all(tasks, settings, rules, slots)
             with contextlib.closing(gradings):
@@ -214,26 +215,6 @@ def grade_class(args: argparse.Namespace) -> int:
         complete = summarise(settings.out, console)
     faults = conclude(students, settings, args.regrade)
     return DONE if complete and not faults else FAULTS
-
-
-def slots_of(
-    args: argparse.Namespace, rules: profiles.Profile
-) -> list[tuple[list[int], list[str] | None]] | None:
-    """Return the cores and GPUs of each worker, or None if Slurm assigns them.
-
-    Args:
-        args: the parsed arguments.
-        rules: the profile.
-
-    Raises:
-        Refused: this machine does not have so many.
-    """
-    if args.slurm:
-        return None
-    try:
-        return worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
-    except ValueError as error:
-        raise Refused(str(error)) from None
 
 
 def class_in(args: argparse.Namespace, console: Console) -> list[submissions.Submission]:
@@ -332,35 +313,6 @@ def grade_all(
             grader.end()
 
 
-def submitted(
-    tasks: list[Task],
-    settings: Settings,
-    rules: profiles.Profile,
-    args: argparse.Namespace,
-    console: Console,
-) -> Iterator[dict]:
-    """Grade the submissions as Slurm jobs; return an iterator that yields each result once it is in OUT.
-
-    Args:
-        tasks: the submissions.
-        settings: the settings of the batch.
-        rules: the profile.
-        args: the parsed arguments.
-        console: the console to print to.
-
-    Raises:
-        Refused: Slurm is not available.
-    """
-    from hvdgrade.batch import slurm
-
-    try:
-        return slurm.grade_all(
-            tasks, settings, rules, args.workers, args.slurm_option, console.print
-        )
-    except slurm.Unavailable as error:
-        raise Refused(str(error)) from None
-
-
 def cancel_jobs(out: Path) -> None:
     """End the jobs of this batch in Slurm's queue, for example those that a killed batch left there.
 
@@ -371,8 +323,6 @@ def cancel_jobs(out: Path) -> None:
         Refused: Slurm does not confirm that the jobs have ended.
     """
     if (out / "slurm").exists():
-        from hvdgrade.batch import slurm
-
         if not slurm.cancel(out):
             raise Refused(
                 "Slurm does not confirm that the jobs of this batch have ended. Look at `squeue --name "

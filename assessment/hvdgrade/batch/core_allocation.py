@@ -7,6 +7,7 @@ from itertools import chain
 from math import ceil
 from typing import TypeVar
 
+from hvdgrade.batch.arguments import Refused
 from hvdlab.system.hardware import physical_cores, usable_cores, visible_gpus
 
 Thing = TypeVar("Thing")
@@ -29,7 +30,7 @@ def worker_slots(
         For each worker its cores and the UUIDs of its GPUs or MIG slices (None if there are none).
 
     Raises:
-        ValueError: there are more workers than cores or GPUs allow.
+        Refused: there are more workers than cores or GPUs allow.
     """
     cores, gpus = physical_cores(), visible_gpus() if on_gpus else []
     cores_per_worker = ceil(ranks / min(map(len, cores)))  # whole physical cores
@@ -40,14 +41,14 @@ def worker_slots(
     most_on_gpus = max(1, len(gpus) // ranks) if gpus else most
     workers = workers if workers is not None else min(most, most_on_gpus)
     if workers > most and not oversubscribe:
-        raise ValueError(
+        raise Refused(
             f"--workers {workers} with {ranks} ranks per submission need {workers * ranks} hardware "
             "threads, and no two submissions may share a core. This machine has "
             f"{usable_cores()} usable threads on {len(cores)} cores: choose at most {most} workers, or "
             "pass --oversubscribe, which makes every grading slower."
         )
     if workers > most_on_gpus and not oversubscribe:
-        raise ValueError(
+        raise Refused(
             f"--workers {workers} with {ranks} ranks per submission need {workers * ranks} GPUs, but there "
             f"are {len(gpus)}: choose at most {most_on_gpus} workers, or pass --oversubscribe. If PyTorch "
             "and TensorFlow use the CPU here, set CUDA_VISIBLE_DEVICES to an empty value."

@@ -31,16 +31,7 @@ COMMAND_SECONDS = 60.0  # time limit of squeue and scancel
 CANCEL_SECONDS = 120.0  # how long cancelled jobs may take to leave the queue
 END_SECONDS = 60.0  # how long a job may take to end after it has written its result
 # Reasons by squeue for a job to wait that pass without any action; "" for a job that does not wait.
-PASSING = (
-    "",
-    "None",
-    "Priority",
-    "Resources",
-    "JobArrayTaskLimit",
-    "Prolog",
-    "BeginTime",
-    "Cleaning",
-)
+PASSING = ("", *"None Priority Resources JobArrayTaskLimit Prolog BeginTime Cleaning".split())
 # Options of sbatch that the user must not set: the batch finds its jobs by them, and the jobs their tasks.
 RESERVED = ("job_name", "array", "output")
 

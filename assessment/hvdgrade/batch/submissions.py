@@ -95,7 +95,8 @@ def find(
         DownloadProblem: the folder, or a file of the platform in it, cannot be understood.
         OSError: the folder cannot be read.
     """
-    entries = [entry for entry in entries_of(folder) if not is_file(entry.path, without)]
+    without = without and without.absolute()
+    entries = [entry for entry in entries_of(folder) if entry.path.absolute() != without]
     found, claims = recognise(folder, entries, platform)
     if found == "plain" and not (platform or ids):
         check_level(folder, entries)
@@ -109,16 +110,6 @@ def find(
             by_student.setdefault(id or claim.id, []).append((entry, claim))
     submissions = [submission(id, parts) for id, parts in by_student.items()]
     return ClassFolder(distinct(submissions), PLATFORMS[found].TITLE, sorted(unlisted))
-
-
-def is_file(path: Path, file: Path | None) -> bool:
-    """Return whether a path is a certain file.
-
-    Args:
-        path: the path.
-        file: the file; None if there is none.
-    """
-    return file is not None and file.absolute() == path.absolute()
 
 
 def check_level(folder: Path, entries: list[Entry]) -> None:

@@ -12,7 +12,7 @@ from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.review import Review
-from hvdlab.system.hardware import usable_cores
+from hvdlab.system.hardware import cpu_facts, usable_cores
 
 SCHEMA = "hvdgrade/1"
 CHECK_FIELDS = (
@@ -23,16 +23,7 @@ CHECK_FIELDS = (
 
 def hardware() -> str:
     """Processor and cores in words."""
-    model = platform.processor() or platform.machine()
-    try:
-        for line in (
-            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        ):
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
+    model = cpu_facts().get("model name") or platform.processor() or platform.machine()
     return f"{model}, {usable_cores()} cores"
 
 

@@ -87,7 +87,8 @@ def normalised(source: bytes) -> list[str]:
     except Unreadable:
         return []
     own = {n.name for n in script.nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    own |= {n.attr for n in script.nodes if isinstance(n, ast.Attribute) and stored(n)}
+    attributes = (n for n in script.nodes if isinstance(n, ast.Attribute))
+    own |= {n.attr for n in attributes if isinstance(n.ctx, ast.Store)}
     tokens, todo = [], [script.tree]
     while todo:  # a stack instead of recursion, because a submission may be nested deeply
         node = todo.pop()
@@ -106,15 +107,6 @@ def normalised(source: bytes) -> list[str]:
         children = [child for child in ast.iter_child_nodes(node) if not is_text(child)]
         todo += reversed(children)
     return tokens
-
-
-def stored(node: ast.Attribute) -> bool:
-    """Return whether the script assigns to an attribute.
-
-    Args:
-        node: the attribute.
-    """
-    return isinstance(node.ctx, ast.Store)
 
 
 def is_text(node: ast.AST) -> bool:

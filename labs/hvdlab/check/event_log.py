@@ -9,7 +9,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
     traced                             a collective that becomes a part of a graph of TensorFlow
-    optimizer, compile                 created; passed to a model of Keras
+    optimizer                          created
     fit, fitted                        its call, with the batches of an epoch; its end, early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging

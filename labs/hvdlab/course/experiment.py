@@ -29,7 +29,7 @@ from typing import TypeVar
 import pandas as pd
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hvdlab.system.hardware import usable_cores
+from hvdlab.system.hardware import cpu_facts, usable_cores
 
 Value = TypeVar("Value")
 LABS = Path(__file__).resolve().parents[2]
@@ -148,10 +148,11 @@ def save(name: str, table: pd.DataFrame) -> None:
         table: its rows.
     """
     RESULTS.mkdir(exist_ok=True)
+    processor = cpu_facts().get("model name", platform.machine())
     lines = [
         f"# experiment: {name}",
         f"# command: LAB_REFERENCE={name} python labs/{Path(sys.argv[0]).name}",
-        f"# machine: {_processor()}, {usable_cores()} cores, {platform.system()}",
+        f"# machine: {processor}, {usable_cores()} cores, {platform.system()}",
         f"# versions: {', '.join(_versions())}",
         f"# date: {time.strftime('%Y-%m-%d')}",
     ]
@@ -163,16 +164,6 @@ def save(name: str, table: pd.DataFrame) -> None:
 
 def _is_wanted(name: str) -> bool:
     return _WANTED == "1" or name in _WANTED.split(",")
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.machine()
 
 
 def _versions() -> list[str]:

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdlab.exercises import NotYet, call_unchanged, compare, exercise, right
-from hvdlab.launch import LaunchError, TimeUp, call
+from hvdlab.exercises.lab04_rank_functions import LIMIT_SECONDS, on_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-LIMIT_SECONDS = 20  # after which ranks that wait for each other are ended
-
 
 # --- exercise 1 ------------------------------------------------------------------------------------
 
@@ -190,25 +187,8 @@ def _try(
 
     `advice` is for ranks that wait for each other, `once` for values that are added twice.
     """
-    name = function.__name__
     lengths = [12, 13, ranks - 1]
-    try:
-        rows = call(
-            try_all_reduce, name, lengths, ranks=ranks, timeout=seconds, uses=(function,)
-        )  # fmt: skip
-    except TimeUp as error:
-        where = str(error).partition(" s: ")[2]
-        if "did not start" in where:  # the learner's function has not run there
-            raise NotYet(
-                f"not all {ranks} ranks have started within {seconds:g} s, so nothing was checked: this "
-                "machine is too busy or too slow. Run the cell again."
-            ) from None
-        raise NotYet(
-            f"deadlock: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} "
-            f"{advice}."
-        ) from None
-    except LaunchError as error:
-        raise NotYet(str(error).replace("try_all_reduce", name, 1)) from None
+    rows = on_ranks(try_all_reduce, function, ranks, seconds, lengths, advice=advice)
     last_rows = [of_rank[-1] for of_rank in rows]
     if not all(row["good"] for row in last_rows):
         raise NotYet(_mistake(last_rows, once))

@@ -27,7 +27,7 @@ def check_pass_right(pass_right: Callable, seconds: float = LIMIT_SECONDS) -> No
         seconds: How long the ranks may take.
     """
     for ranks in (3, 4):
-        rows = _on_ranks(try_pass_right, pass_right, ranks, seconds)
+        rows = on_ranks(try_pass_right, pass_right, ranks, seconds)
         for rank, row in enumerate(rows):
             left, to_right = (rank - 1) % ranks, (rank + 1) % ranks
             case = f"on {ranks} ranks, rank {rank}"
@@ -84,7 +84,7 @@ def check_parallel_gradient(parallel_gradient: Callable, seconds: float = LIMIT_
         parallel_gradient: The learner's `parallel_gradient(comm, gradient, batch)`.
         seconds: How long the ranks may take.
     """
-    rows = _on_ranks(try_parallel_gradient, parallel_gradient, 3, seconds)
+    rows = on_ranks(try_parallel_gradient, parallel_gradient, 3, seconds)
     used = [sorted(sum(row["used"], [])) for row in rows]
     for rank, (row, indices) in enumerate(zip(rows, used, strict=True)):
         case = f"for a batch of 6 examples on 3 ranks, rank {rank}"
@@ -141,11 +141,30 @@ def try_parallel_gradient(comm: "MPI.Comm", name: str) -> dict:
     return {"result": result.tolist() if is_array else None, "used": used}
 
 
-def _on_ranks(attempt: Callable, function: Callable, ranks: int, seconds: float) -> list[dict]:
-    """Return what `attempt` returns on each rank, or raise NotYet with what is wrong."""
+def on_ranks(
+    attempt: Callable,
+    function: Callable,
+    ranks: int,
+    seconds: float,
+    *arguments: object,
+    advice: str = "If all ranks send before any rank receives, all wait: let the odd ranks receive first",
+) -> list:
+    """Return what `attempt` returns on each rank.
+
+    Args:
+        attempt: Is called on each rank, with the communicator, the name of the function and `arguments`.
+        function: The learner's function.
+        ranks: The number of ranks.
+        seconds: The time limit.
+        arguments: More arguments of `attempt`.
+        advice: What to do if the ranks wait for each other.
+
+    Raises:
+        NotYet: The function does not end well on these ranks.
+    """
     name = getattr(function, "__name__", "your function")
     try:
-        return call(attempt, name, ranks=ranks, timeout=seconds, uses=(function,))
+        return call(attempt, name, *arguments, ranks=ranks, timeout=seconds, uses=(function,))
     except TimeUp as error:
         where = str(error).partition(" s: ")[2]
         if "did not start" in where:  # the learner's function has not run there
@@ -155,7 +174,7 @@ def _on_ranks(attempt: Callable, function: Callable, ranks: int, seconds: float)
             ) from None
         raise NotYet(
             f"deadlock: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} "
-            "If all ranks send before any rank receives, all wait: let the odd ranks receive first."
+            f"{advice}."
         ) from None
     except LaunchError as error:
         raise NotYet(str(error).replace(attempt.__name__, name, 1)) from None

@@ -29,26 +29,22 @@ from hvdlab.exercises.harness.conversion_runs import (
     print_right,
 )
 from hvdlab.exercises.harness.conversion_runs import runs as runs  # where a check leaves its runs
-from hvdlab.exercises.harness.script_run import Watched
 from hvdlab.script_analysis import gpu_choice
 from hvdlab.script_analysis.ast_helpers import keyword
 from hvdlab.script_analysis.origins import Origin
-from hvdlab.script_analysis.script import Script
 
 SLOW_LOADING = 1.0  # seconds that loading takes longer in exercise 5, like a download
 LOCAL = gpu_choice.LOCAL  # where a script of torch.distributed gets its local rank from
 GLOBAL = Origin(frozenset({"get_rank"}), re.compile(r"\ARANK\Z"))  # and where its rank
 GLOBAL_RANK, GLOBAL_SIZE = TORCH_DISTRIBUTED.rank, TORCH_DISTRIBUTED.size
 describe_models = partial(conversion_runs.describe_models, library=TORCH_DISTRIBUTED)
-
-
-def run_step(
-    step: str, script: str | Path, *arguments: object, **options: object
-) -> Watched | None:
-    """Return the run of a check under torchrun, or None in a quick run: see `conversion_runs.run_step`."""
-    return conversion_runs.run_step(
-        step, script, *arguments, launcher=TORCH_DISTRIBUTED.launcher, **options
-    )
+run_step = partial(conversion_runs.run_step, launcher=TORCH_DISTRIBUTED.launcher)
+_refuse_local = partial(
+    script_facts.refuse_local_numbers, origin=LOCAL, right=f"{GLOBAL_RANK} and {GLOBAL_SIZE}"
+)
+_refuse_local_test = partial(
+    script_facts.refuse_local_rank, origin=LOCAL, local="the local rank", rank=GLOBAL_RANK
+)
 
 
 @exercise
@@ -341,18 +337,6 @@ def check_resume(script: str | Path) -> None:
         return print_right(None, "the script can be read.")
     right(
         "killed, restarted on two ranks, restarted on one: epochs, loss and learning rate continue."
-    )
-
-
-def _refuse_local(source: Script) -> None:
-    """Raise NotYet where the data, a slice or the learning rate uses the local rank."""
-    script_facts.refuse_local_numbers(source, LOCAL, f"{GLOBAL_RANK} and {GLOBAL_SIZE}")
-
-
-def _refuse_local_test(source: Script, *names: str) -> None:
-    """Raise NotYet where a test of the local rank decides on a call with such a name."""
-    script_facts.refuse_local_rank(
-        source, *names, origin=LOCAL, local="the local rank", rank=GLOBAL_RANK
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hvdgrade.batch import core_allocation
+from hvdgrade.batch.arguments import Refused
 from hvdlab.system import hardware
 
 
@@ -38,11 +39,11 @@ def test_no_two_workers_share_a_core_or_gpu(monkeypatch, tmp_path):
             assert len(used) == len(set(used))
         assert all(len(cores) >= ranks and len(gpus) >= ranks for cores, gpus in parts)
     with pytest.raises(
-        ValueError,
+        Refused,
         match="need 10 hardware threads.* 9 usable threads on 9 cores: choose at most 4 ",
     ):
         core_allocation.worker_slots(2, 5, oversubscribe=False)
-    with pytest.raises(ValueError, match="need 8 GPUs, but there are 4: choose at most 2 "):
+    with pytest.raises(Refused, match="need 8 GPUs, but there are 4: choose at most 2 "):
         core_allocation.worker_slots(2, 4, oversubscribe=False)
     assert len(core_allocation.worker_slots(2, 5, oversubscribe=True)) == 5
     parts = core_allocation.worker_slots(2, None, oversubscribe=False, on_gpus=False)
@@ -85,5 +86,5 @@ def test_workers_of_any_size_share_no_physical_core(monkeypatch, threads):
 def test_a_quota_of_a_container_counts_as_its_cores_do(monkeypatch):
     machine(monkeypatch, 64, lambda all: [[core] for core in all], quota=4.0)
     assert len(core_allocation.worker_slots(2, None, oversubscribe=False)) == 2
-    with pytest.raises(ValueError, match="has 4 usable threads on 64 cores: choose at most 2 "):
+    with pytest.raises(Refused, match="has 4 usable threads on 64 cores: choose at most 2 "):
         core_allocation.worker_slots(2, 3, oversubscribe=False)

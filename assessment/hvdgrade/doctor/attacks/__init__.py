@@ -5,10 +5,6 @@ sandbox: by a file that appeared, a connection that was accepted, or a process t
 """
 
 import hashlib
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -260,34 +256,4 @@ def verdict(attack: Attack, host: Host, observation: Observation, evidence: Path
             return "NOT BLOCKED"
         return "reported" if observation.stop_cause in STOPPED else "blocked"
     finally:
-        host.clean()
-
-
-def unprotected(name: str, host: Host) -> bool:
-    """Return whether an attack succeeds without a sandbox. If it does not, it is no test of a sandbox.
-
-    Args:
-        name: name of the attack.
-        host: the targets of the attacks.
-    """
-    attack = ATTACKS[name]
-    home = host.folder / "home"
-    home.mkdir()
-    command = [sys.executable, SCRIPTS / attack.script, *map(str, attack.arguments(host))]
-    variables = dict.fromkeys(("HOME", "TMPDIR", "HVDLAB_RUN_DIR"), str(home))
-    with open(host.folder / "output", "w+", encoding="utf-8", errors="replace") as file:
-        subprocess.run(
-            command,
-            cwd=home,
-            env={**os.environ, **variables},
-            stdout=file,
-            stderr=file,
-            timeout=LIMIT_SECONDS,
-        )
-        file.seek(0)
-        output = file.read()
-    try:
-        return attack.succeeded(host, output, home)
-    finally:
-        shutil.rmtree(home)
         host.clean()

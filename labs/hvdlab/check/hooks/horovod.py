@@ -69,7 +69,7 @@ def _init(init: Callable, hvd: ModuleType, watch: Watch) -> Callable:
     @functools.wraps(init)
     def call(*arguments: Any, **options: Any) -> None:
         init(*arguments, **options)
-        watch.note("init", rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size())
+        watch.note("init", rank=hvd.rank(), size=hvd.size())
 
     return call
 

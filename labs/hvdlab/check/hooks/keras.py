@@ -1,4 +1,4 @@
-"""Hooks in Keras 3 or legacy Keras: compile, fit and its batches, custom training loops, files."""
+"""Hooks in Keras 3 or legacy Keras: fit and its batches, custom training loops, files."""
 
 import functools
 import inspect
@@ -22,7 +22,7 @@ def watch(keras: ModuleType, watch: Watch) -> None:
         watch: gets the events.
     """
     optimizers(keras, watch)
-    compiling(keras, watch)
+    batches(keras, watch)
     keras_fit.fitting(keras, watch)
     deciding(keras, watch)
     files(keras, watch)
@@ -122,23 +122,13 @@ def _step_outside_fit(optimizer: Any, start: list, end: list, watch: Watch) -> N
         tf.py_function(note, [*start, *end], [])
 
 
-def compiling(keras: ModuleType, watch: Watch) -> None:
-    """Write down the optimizer that `compile` gets, and keep the batches that `fit` trains with.
+def batches(keras: ModuleType, watch: Watch) -> None:
+    """Keep the batches that `fit` trains with.
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
         watch: gets the events.
     """
-    compile_model = keras.Model.compile
-
-    @functools.wraps(compile_model)
-    def noting_compile(self: Any, *arguments: Any, **options: Any) -> None:
-        compile_model(self, *arguments, **options)
-        if optimizer := getattr(self, "optimizer", None):
-            watch.note("compile", **facts(optimizer, watch))
-
-    keras.Model.compile = noting_compile
-
     train_step = keras.Model.train_step
 
     @functools.wraps(train_step)

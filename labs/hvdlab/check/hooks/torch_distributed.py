@@ -7,7 +7,6 @@ ranks wait for each other, and `hvdlab.check.deadlock` sees in which calls.
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -34,9 +33,7 @@ def watch(dist: ModuleType, watch: Watch) -> None:
     def init_process_group(*arguments: Any, **options: Any) -> None:
         initialize(*arguments, **options)
         watch.group = dist.new_group()
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
-        facts = {"rank": dist.get_rank(), "size": dist.get_world_size(), "local_size": local}
-        watch.note("init", library=LIBRARY, **facts)
+        watch.note("init", library=LIBRARY, rank=dist.get_rank(), size=dist.get_world_size())
 
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **options: Any) -> None:
