@@ -270,7 +270,7 @@ prediction_part = workbook.predict(1, None, reason=None)
 
 # %% tags=["folded"]
 TIMES = WORK / "times.json"
-IMAGES = by_run_length(quick=2000, learner=10_000, reference=10_000)
+IMAGES = by_run_length(quick=512, learner=10_000, reference=10_000)
 
 
 def timed_run(*arguments):
@@ -365,7 +365,7 @@ prediction_seconds = workbook.predict(2, None, reason=None)
 
 # %%
 OPTIMIZERS = ["sgd", "lars", "larc", "lamb", "novograd"]
-SHORT = ["--epochs", 1, "--images", 2000] if QUICK else []
+SHORT = ["--epochs", 1, "--images", 512] if QUICK else []
 
 
 def train(framework, optimizer, seed):
@@ -498,7 +498,7 @@ RECIPES = {
 def train_recipe(recipe, seed):
     arguments = ["--batch-size", 512, "--epochs", 2, *RECIPES[recipe], "--seed", seed]
     if QUICK:
-        arguments += ["--epochs", 1, "--images", 2000]
+        arguments += ["--epochs", 1, "--images", 1024]
     print(f"cifar10_torch.py, {recipe}, seed {seed}")
     return epoch_rows(launch.run(LABS / "cifar10_torch.py", *arguments))
 
