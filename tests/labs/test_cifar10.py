@@ -39,7 +39,7 @@ def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder, tmp_
         2, LABS / script, "--optimizer", optimizer, "--epochs", "1", *times
     )
     answer = subprocess.run(
-        [mpirun, *rest, "--batch-size", "250", "--images", "20000"],
+        [mpirun, *rest, "--batch-size", "64", "--images", "6400"],
         env={**os.environ, **launch.environment(2), "HVDLAB_DATA": str(cifar10_folder)},
         capture_output=True,
         text=True,
@@ -52,7 +52,7 @@ def test_one_epoch_is_better_than_chance(script, optimizer, cifar10_folder, tmp_
         marks = json.loads(times[1].read_text())
         parts, begins = zip(*marks, strict=True)
         assert set(parts) == {*PARTS, "end"} - {"start-up"} and parts[-1] == "end"
-        assert parts.count("exchange") == 40  # one per step: 20,000 images in batches of 2 x 250
+        assert parts.count("exchange") == 50  # one per step: 6,400 images in batches of 2 x 64
         assert list(begins) == sorted(begins)
     # The target needs two epochs.
     assert f"{optimizer}, seed 1: target not reached" in answer.stdout

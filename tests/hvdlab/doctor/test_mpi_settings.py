@@ -69,7 +69,7 @@ def test_the_settings_with_which_ranks_fail_are_found(culprits):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("place", ["variable", "file"])
+@pytest.mark.parametrize("place", ["variable", pytest.param("file", marks=pytest.mark.thorough)])
 def test_the_setting_of_a_cluster_is_named(place, home, monkeypatch):
     """With the real mpirun. The build of this environment has no UCX."""
     pytest.importorskip("horovod.torch")
