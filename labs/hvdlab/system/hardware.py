@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterable
@@ -38,6 +39,15 @@ def usable_cores() -> int:
     """Return how many cores this process may use, according to its affinity and the quota of its cgroup."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(cores, int(cpu_quota() or cores)))
+
+
+def seconds_without_core() -> float:
+    """Return how long this process's threads waited for a core, in sum; 0 if the kernel does not count."""
+    nanoseconds = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            nanoseconds += int(path.read_text(encoding="utf-8").split()[1])
+    return nanoseconds / 1e9
 
 
 def physical_cores(threads: Iterable[int] | None = None) -> list[list[int]]:

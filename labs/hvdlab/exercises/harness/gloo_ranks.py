@@ -9,9 +9,7 @@ a thread of Gloo wakes up now and then). So on a busy machine a deadlock is repo
 possibilities.
 """
 
-import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdlab.exercises import NotYet
@@ -102,12 +100,12 @@ def attempt(comm: "MPI.Comm", function: str, arguments: tuple, seconds: float) -
 
     import torch.distributed as dist
 
-    from hvdlab.exercises.harness.gloo_ranks import queued
+    from hvdlab.system.hardware import seconds_without_core
     from hvdlab.torch.process_group import rendezvous
 
     rendezvous()
     comm.Barrier()  # the ranks need different times to import torch
-    result, before = {}, queued()
+    result, before = {}, seconds_without_core()
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
         dist.barrier()  # a rank that fails at once must not exit while another connects to it
@@ -117,13 +115,4 @@ def attempt(comm: "MPI.Comm", function: str, arguments: tuple, seconds: float) -
             raise
         frames = traceback.extract_tb(error.__traceback__)
         result["waits"] = [f.line for f in frames if f.filename == sys.argv[0]][-1]
-    return result | {"queued": queued() - before}
-
-
-def queued() -> float:
-    """Return how many seconds threads of this process waited for a core; 0 if the kernel does not count."""
-    nanoseconds = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            nanoseconds += int(path.read_text(encoding="utf-8").split()[1])
-    return nanoseconds / 1e9
+    return result | {"queued": seconds_without_core() - before}
