@@ -427,7 +427,7 @@ prediction = workbook.predict(1, None, reason=None)
 # best learning rate of a batch is the one with the fewest steps, by the median over the seeds.
 
 # %%
-BATCHES = [16, 128, 1024] if QUICK else [16, 32, 64, 128, 256, 512, 1024, 2048]
+BATCHES = [64, 256, 1024] if QUICK else [16, 32, 64, 128, 256, 512, 1024, 2048]
 FACTORS = by_run_length(quick=[1.0], learner=[0.7, 1.0, 1.4], reference=[0.5, 0.7, 1.0, 1.4])
 
 
@@ -711,7 +711,7 @@ print(f"your choice for 240 s: {decision}")
 gap_prediction = workbook.predict(3, None, reason=None)
 
 # %%
-EPOCHS = by_run_length(quick=8, learner=60, reference=60)
+EPOCHS = by_run_length(quick=3, learner=60, reference=60)
 few = training.tensors(data.train_images[:5000], data.train_labels[:5000])
 test_set = training.tensors(data.test_images, data.test_labels)
 classifier = training.DenseNetwork([256, 256], optimizer="adam")
