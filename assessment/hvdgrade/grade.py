@@ -218,12 +218,15 @@ def one_round(
         if verdict.worth_probing(done, evidence):
             each = batch_size(epochs, min(LARGEST_BATCH, ceil(examples / ranks)))
             views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
-            probed = probe(source, ranks, views, each, copies, rules, tier, tell)
+            measured = {"graded_seconds": seen.seconds}
+            probed = probe(source, ranks, views, each, copies, rules, tier, tell, **measured)
         tell("recomputing accuracies ...", stage="evaluating")
         whole = data.folder.resolve()
         evidence = evaluator.recompute(evidence, probed, rules, whole, seed)
         for options in parallel_checks.other_probes(evidence, rules) if evidence.probe else ():
-            again = probe(source, ranks, views, each, copies, rules, tier, tell, **options)
+            again = probe(
+                source, ranks, views, each, copies, rules, tier, tell, **options, **measured
+            )
             found = evaluator.compare_probe(again, rules, whole, seed)
             if found.compared and found.distance <= rules.equivalence_tolerance:
                 evidence = replace(evidence, probe=found)

@@ -168,9 +168,12 @@ def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
         assert measure() == Calibration("torch", startup, rates)
 
 
-@pytest.mark.parametrize("ranks, cores, limit", [(2, 2, 90), (2, 1, 180), (8, 16, 90), (8, 2, 360)])
-def test_ranks_that_share_cores_have_more_time_in_the_probe(
-    ranks, cores, limit, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    "ranks, cores, graded, limit",
+    [(2, 2, 60, 90), (2, 1, 60, 180), (8, 16, 60, 90), (8, 2, 60, 360), (2, 2, 530, 530)],
+)
+def test_ranks_that_share_cores_or_a_slow_machine_have_more_time_in_the_probe(
+    ranks, cores, graded, limit, monkeypatch, tmp_path
 ):
     def stopped(jail, folder, seconds, *rest, **options):
         limits.append(seconds)
@@ -182,7 +185,8 @@ def test_ranks_that_share_cores_have_more_time_in_the_probe(
     jail = SimpleNamespace(views_enforced=True)
     monkeypatch.setattr(probe_module, "SandboxedRun", lambda *args, **options: nullcontext(jail))
     views = [tmp_path] * ranks, tmp_path
-    assert probe_module.probe(b"", ranks, views, 8, tmp_path, RULES, "rlimits").failed
+    options = {"graded_seconds": graded}
+    assert probe_module.probe(b"", ranks, views, 8, tmp_path, RULES, "rlimits", **options).failed
     assert limits == [limit]
 
 

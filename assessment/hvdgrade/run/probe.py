@@ -36,12 +36,14 @@ def probe(
     tell: Callable[..., None] = lambda text, **facts: None,
     bits: int = 64,
     in_turns_of: Probe | None = None,
+    graded_seconds: float = 0.0,
 ) -> Probe:
     """Run `source` on the folders that `views.for_probe` made for `batch_size`.
 
     The weights are copied to `evidence`. `bits` is the precision of the lab's networks (float64 or
     float32). `in_turns_of` is an earlier probe: its first run is kept, and the second run is repeated
-    with the copies of a batch in turns, see `hvdlab.probe_mode`.
+    with the copies of a batch in turns, see `hvdlab.probe_mode`. `graded_seconds` is the duration of the
+    graded run. Each run of the probe may take as long, because on a slow machine it needs more time, too.
     """
     per_rank, together = views
     result, in_turns = Probe(batch_size), in_turns_of is not None
@@ -64,6 +66,7 @@ def probe(
         with SandboxedRun(source, ranks, data, variables=variables, tier=tier, **given) as jail:
             # Ranks that share cores need proportionally more time.
             limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
+            limit = max(limit, graded_seconds)
             seen = observe(jail, copied, limit, rules.stall_seconds, until=EPOCHS[name])
             result.seen[name] = seen
             if name == "apart":
