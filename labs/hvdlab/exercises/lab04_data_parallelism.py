@@ -188,7 +188,7 @@ def _try(
     `advice` is for ranks that wait for each other, `once` for values that are added twice.
     """
     lengths = [12, 13, ranks - 1]
-    rows = on_ranks(try_all_reduce, function, ranks, seconds, lengths, advice=advice)
+    rows = on_ranks(try_all_reduce, function, ranks, seconds, lengths, advice=f"{advice}.")
     last_rows = [of_rank[-1] for of_rank in rows]
     if not all(row["good"] for row in last_rows):
         raise NotYet(_mistake(last_rows, once))

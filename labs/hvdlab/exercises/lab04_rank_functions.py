@@ -147,7 +147,7 @@ def on_ranks(
     ranks: int,
     seconds: float,
     *arguments: object,
-    advice: str = "If all ranks send before any rank receives, all wait: let the odd ranks receive first",
+    advice: str = "If all ranks send before any rank receives, all wait: let the odd ranks receive first.",
 ) -> list:
     """Return what `attempt` returns on each rank.
 
@@ -174,7 +174,7 @@ def on_ranks(
             ) from None
         raise NotYet(
             f"deadlock: on {ranks} ranks nothing moved for {seconds:g} s. {where[:1].upper()}{where[1:]} "
-            f"{advice}."
+            f"{advice}"
         ) from None
     except LaunchError as error:
         raise NotYet(str(error).replace(attempt.__name__, name, 1)) from None
