@@ -211,10 +211,16 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # At the end of the script `dist.destroy_process_group()` closes the connections. Without this call PyTorch prints a warning when the
 # script ends with the backend `nccl`, and a rank may exit while another one still waits for its data.
 #
+# Destroy the group after `main()` has returned. The variables of `main` contain the wrapped network, and the wrapped network keeps the
+# group in memory. If the group is destroyed first, the wrapped network frees it later, and with Gloo a rank can then hang forever:
+# the thread of Python waits until Gloo's threads end, and a thread of Gloo waits for Python's global lock because it has to free a
+# tensor. This happens rarely, and mostly on a busy machine
+# ([PyTorch issue 56297](https://github.com/pytorch/pytorch/issues/56297)).
+#
 # ### Exercise 2: Connect the ranks
 #
 # **What:** edit your copy. Import `torch.distributed` as `dist`, call `dist.init_process_group(...)` right after the arguments are
-# parsed, and call `dist.destroy_process_group()` at the end of `main`. Choose the backend by `torch.cuda.is_available()`.
+# parsed, and call `dist.destroy_process_group()` in the last line of the script, after `main()`. Choose the backend by `torch.cuda.is_available()`.
 #
 # **Why:** without a process group, the processes cannot exchange anything.
 #
@@ -222,7 +228,7 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # this line, and continue with the check. The check starts your script on two ranks and prints the rank report.
 #
 # <details><summary>Hint 1</summary>Three lines change: one among the imports, one at the beginning of <code>main</code>, and one at
-# its end, after the loop over the epochs.</details>
+# the end of the script, after the call of <code>main</code>.</details>
 #
 # <details><summary>Hint 2</summary>On a machine without GPUs the ranks must use "gloo", because "nccl" needs one GPU per rank. The
 # expression <code>"nccl" if torch.cuda.is_available() else "gloo"</code> is right on both.</details>

@@ -117,7 +117,6 @@ def main():
             "events": events,
         }
         print(json.dumps(report), flush=True)
-    dist.destroy_process_group()
 
 
 def gather(events):
@@ -134,3 +133,4 @@ def gather(events):
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()

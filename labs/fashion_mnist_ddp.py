@@ -130,7 +130,6 @@ def main():
         recorder.epoch_end(
             epoch, loss=loss, accuracy=accuracy, images_per_second=speed, learning_rate=rate
         )
-    dist.destroy_process_group()  # DDP: no rank ends while another still sends
 
 
 def to_input(images, device):
@@ -168,3 +167,5 @@ def save(folder, epoch, model, optimizer):
 
 if __name__ == "__main__":
     main()
+    # DDP: close the connections after main() has freed the wrapped network
+    dist.destroy_process_group()

@@ -158,7 +158,6 @@ def main():
     }
     if rank == 0:
         print(json.dumps(report), flush=True)
-    dist.destroy_process_group()
 
 
 def wait(device):
@@ -323,3 +322,4 @@ def held_by(mode, model, optimizer):
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", category=FutureWarning)  # DeepSpeed calls torch by old names
     main()
+    dist.destroy_process_group()

@@ -51,8 +51,8 @@ def main():
         if dist.get_rank() == 0:
             print(f"epoch {epoch}  loss {mean:.3f}", flush=True)
     torch.save(model.state_dict(), "model.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()

@@ -51,8 +51,8 @@ def main():
             dist.all_reduce(total)
             mean = total.item() / len(loader) / dist.get_world_size()
             print(f"epoch {epoch}  loss {mean:.3f}", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()

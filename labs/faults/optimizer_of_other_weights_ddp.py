@@ -53,8 +53,8 @@ def main():
         mean = total.item() / len(loader) / dist.get_world_size()
         if dist.get_rank() == 0:
             print(f"epoch {epoch}  loss {mean:.3f}", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()

@@ -52,8 +52,8 @@ def main():
             print(f"epoch {epoch}  loss {mean:.3f}", flush=True)
         if mean < 0.5:
             break
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()

@@ -102,7 +102,6 @@ def main():
         seconds = time.monotonic() - started
         if rank == 0:  # DDP: one process speaks
             print(f"epoch {epoch}  loss {loss:.3f}  held-out {accuracy:.3f}  {seconds:.1f} s")
-    distributed.destroy_process_group()
 
 
 def average(value, device):
@@ -125,3 +124,4 @@ def evaluate(model, images, labels, device):
 
 if __name__ == "__main__":
     main()
+    distributed.destroy_process_group()

@@ -89,7 +89,7 @@ def check_init(script: str | Path) -> None:
             )
     end = ""
     if not source.named("destroy_process_group"):
-        end = " Add dist.destroy_process_group() as the last line of main, so that the ranks end cleanly."
+        end = " Add dist.destroy_process_group() as the script's last line, so that the ranks end cleanly."
     two = "Nothing else has changed: their weights still differ."
     print_right(run, f"two ranks that are connected.{end} {describe_models(run, two)}")
 

@@ -20,9 +20,10 @@ DIFF = """\
 +    # DDP: connect to the other ranks; NCCL sends between GPUs, Gloo between processors
 +    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 @@ init
-             epoch, loss=loss, accuracy=accuracy, images_per_second=speed, learning_rate=rate
-         )
-+    dist.destroy_process_group()  # DDP: no rank ends while another one still sends
+ if __name__ == "__main__":
+     main()
++    # DDP: close the connections after main() has freed everything that uses them
++    dist.destroy_process_group()
 @@ device
 -    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 +    local_rank = int(os.environ["LOCAL_RANK"])  # DDP: the number of this rank on its machine

@@ -25,6 +25,7 @@ from hvdlab.system.free_port import free_port
 from hvdlab.torch.device import RankDevice, choose
 
 _stores: list[TCPStore] = []  # kept until the process ends, because a store ends with its object
+_groups: list[ProcessGroup] = []  # kept until the process ends, see `keep_group`
 
 
 def rendezvous() -> None:
@@ -101,6 +102,20 @@ def _gather(value: list[str]) -> list[list[str]]:
     return [json.loads(store.get(f"{prefix}/{other}")) for other in range(size)]
 
 
+def keep_group() -> None:
+    """Keep the process group of the ranks in memory until Python ends, if there is one.
+
+    A script that destroys the group before it frees its `DistributedDataParallel` can hang with Gloo. The
+    wrapped network then frees the group: it holds Python's global lock while it waits for the end of Gloo's
+    threads, and such a thread needs the lock to free a tensor
+    (https://github.com/pytorch/pytorch/issues/56297). If Python still holds the group, the wrapped network
+    does not free it, and Python itself gives the lock back while it waits.
+    """
+    if torch.distributed.is_initialized() and torch.distributed.group.WORLD not in _groups:
+        _groups.append(torch.distributed.group.WORLD)
+        atexit.register(_free_group)
+
+
 def _free_group() -> None:
     """Free the memory of a process group that was destroyed, before Python ends.
 
@@ -114,6 +129,7 @@ def _free_group() -> None:
             if any(isinstance(value, ProcessGroup) for value in each.__defaults__ or ()):
                 each.__defaults__ = None
     gc.collect()
+    _groups.clear()
 
 
 def _variables_from_mpirun() -> dict[str, Any]:

@@ -102,6 +102,8 @@ def serve(name: str, path: str, end: int) -> dict:
                 data, files, *_ = socket.recv_fds(connection, 1_000_000, 3)
                 request = json.loads(data) if data else {}
                 if request.get("prefix") != sys.prefix:
+                    for descriptor in files:
+                        os.close(descriptor)
                     connection.close()
                     continue
                 process = os.fork()

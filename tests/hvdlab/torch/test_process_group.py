@@ -242,3 +242,16 @@ def test_no_thread_of_gloo_outlives_the_group(bare):
     before, after = map(int, done.stdout.split())
     assert before > 0
     assert after == 0
+
+
+def test_a_recorded_script_ends_that_destroys_the_group_before_it_frees_the_network(tmp_path):
+    """Without the Recorder it hangs."""
+    script = SCRIPT.with_name("busy_end.py")
+    done = subprocess.run(
+        [sys.executable, script, "--record"],
+        env={**os.environ, "HVDLAB_RUN_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
