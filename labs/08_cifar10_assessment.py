@@ -654,8 +654,9 @@ import sys
 
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
+one_epoch = "import sys\n\nsys.argv += ['--epochs', '1']\n" if QUICK else ""
 practice, record = WORK / "practice.py", WORK / "practice"
-practice.write_text(FIRST_IMAGES + START, encoding="utf-8")
+practice.write_text(one_epoch + FIRST_IMAGES + START, encoding="utf-8")
 shutil.rmtree(record, ignore_errors=True)
 
 # %%
@@ -695,7 +696,6 @@ prediction_target = workbook.predict(4, None, reason=None)
 handed_in, profile = script, "cpu"
 if QUICK:
     handed_in, profile = practice, "dli"
-    one_epoch = "import sys\n\nsys.argv += ['--epochs', '1']\n"
     # a single file is graded
     practice.write_text(
         one_epoch + FIRST_IMAGES + script.read_text(encoding="utf-8"), encoding="utf-8"
