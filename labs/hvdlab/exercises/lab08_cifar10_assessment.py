@@ -219,7 +219,11 @@ def _short(value: object) -> str:
 
 
 def hand_in(
-    path: str | Path, report: str | Path, ranks: int = 2, profile: str = "cpu", timeout: float = 900
+    path: str | Path,
+    report: str | Path,
+    ranks: int = 2,
+    profile: str = "cpu",
+    timeout: float = 3600,
 ) -> tuple[int, dict]:
     """Run `hvdgrade run PATH -np RANKS --profile PROFILE --json REPORT` and print its output as it comes.
 
@@ -230,7 +234,7 @@ def hand_in(
         report: Where the grader writes its report; an old file there is deleted.
         ranks: The number of ranks.
         profile: The name of a profile of the grader.
-        timeout: The limit, in seconds.
+        timeout: The limit, in seconds. Default 3600: the grader itself limits each part of a grading.
 
     Returns:
         The grader's exit code, and the report (empty if there is none).
