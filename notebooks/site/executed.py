@@ -44,7 +44,10 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
     def one(item):
         name, notebook = item
         path = kept / f"{name}.ipynb"
-        state = hashlib.sha256((course + nbformat.writes(notebook)).encode()).hexdigest()
+        sources = [
+            cell.source for cell in notebook.cells
+        ]  # the cells' ids differ from build to build
+        state = hashlib.sha256(f"{course}{sources}".encode()).hexdigest()
         if path.exists():
             earlier = nbformat.read(path, 4)
             if earlier.metadata.get("state") == state:

@@ -4,6 +4,7 @@ The tests build the site once, with the outputs of the two labs that run in seco
 """
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
@@ -101,6 +103,23 @@ def test_no_page_loads_anything_from_another_host(site):
             if element.get("rel") == ["stylesheet"]:
                 style = page.parent / unquote(urlsplit(address).path)
                 assert not FOREIGN.search(style.read_text(encoding="utf-8")), style
+
+
+def test_a_second_build_takes_the_outputs_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_REFERENCE", "")  # `run` sets it
+    spec = importlib.util.spec_from_file_location("executed", ROOT / "notebooks/site/executed.py")
+    executed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(executed)
+    ran = []
+    for source, printed in (
+        ("print(1 + 1)", "2\n"),
+        ("print(1 + 1)", "2\n"),
+        ("print(1 + 2)", "3\n"),
+    ):
+        cell = nbformat.v4.new_code_cell(source)  # with a new id
+        executed.run({"sum": nbformat.v4.new_notebook(cells=[cell])}, tmp_path, ran.append)
+        assert cell.outputs[0].text == printed
+    assert ran == ["sum", "sum"]
 
 
 def test_learners_see_the_outputs_and_not_the_solutions(site):
