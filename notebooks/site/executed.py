@@ -44,9 +44,8 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
     def one(item):
         name, notebook = item
         path = kept / f"{name}.ipynb"
-        sources = [
-            cell.source for cell in notebook.cells
-        ]  # the cells' ids differ from build to build
+        # The sources, not the ids of the cells, which differ from build to build.
+        sources = [cell.source for cell in notebook.cells]
         state = hashlib.sha256(f"{course}{sources}".encode()).hexdigest()
         if path.exists():
             earlier = nbformat.read(path, 4)
