@@ -339,7 +339,8 @@ exercises.check_output(SCRIPT)
 #
 # **Learning rate.** With $N$ ranks a step averages $N$ times as many images, so its gradient is less noisy.
 # The usual rule multiplies the learning rate by $N$. For example, `--lr 0.05` on two ranks becomes 0.1. Labs
-# 6 and 7 ask when that is right.
+# 6 and 7 ask when that is right. Lab 7 also shows why the learning rate then begins small and rises during the
+# first epochs.
 #
 # ### Exercise 4: Wrap the optimizer
 #

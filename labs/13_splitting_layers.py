@@ -3,9 +3,10 @@
 #
 # GPT-3 has 175 billion parameters in 96 layers, and its activations have a width of 12,288 ([Brown et al.
 # 2020](https://arxiv.org/abs/2005.14165), table 2.1). The two matrices of a single feed-forward layer have
-# the shape 12,288 x 49,152, so they contain 1.2 billion parameters. With 16 bytes per parameter (lab 12)
-# this one layer needs 19 GB for training. FSDP does not remove the problem, because a rank must gather the
-# whole layer before it can compute it, and because every rank computes every layer. A layer that is too
+# the shapes 12,288 x 49,152 and 49,152 x 12,288, so they contain 1.2 billion parameters. With 16 bytes per
+# parameter (lab 12) this one layer needs 19 GB for training. DDP needs the whole network on every rank. FSDP
+# does not remove the problem either, because a rank must gather the weights of a whole layer before it can
+# compute it, and because every rank computes every layer. A layer that is too
 # large or too slow for one device must be split itself. This is **tensor parallelism**, also called
 # intra-layer parallelism. It is the standard method for large models inside a server, where GPUs exchange
 # data quickly.
@@ -130,6 +131,13 @@ tensor_exercises.check_parts(parts)
 # `down` makes $h$ features of $4h$. Megatron-LM ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053))
 # splits `up` by columns, so gelu needs no other rank. It splits `down` by rows, so each rank already has
 # the inputs of its rows. One all-reduce per block in the forward pass is enough.
+#
+# The other order would need an all-reduce before gelu, because gelu of a sum is not the sum of the gelus. For
+# the partial sums 2 and -2, gelu(2 - 2) is 0, but gelu(2) + gelu(-2) is 1.95 - 0.05 = 1.9.
+#
+# The other half of a transformer's layer is *attention* (lab 15). Megatron-LM splits it in the same way: each
+# rank computes some of its heads, which is a split by columns, and the matrix that follows them is split by
+# rows. Again one all-reduce in the forward pass is enough.
 #
 # ![A block on two ranks. x and the norm are replicated. The operation f passes x to both ranks. Each rank has some columns of up, its gelu, and the matching rows of down. The operation g sums the results. f all-reduces in the backward pass and g in the forward pass.](pictures/tensor_parallel_block.svg)
 #
@@ -531,8 +539,10 @@ excerpt(LABS / "tensor_parallel.py", "split_with_dtensor")
 #
 # ## Two-dimensional and three-dimensional splits: AxoNN
 #
-# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step, on any number
-# of ranks. **AxoNN** ([Singh et al. 2023](https://arxiv.org/abs/2305.13525)) arranges the ranks in a grid
+# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step, and the next
+# operation waits for each of these all-reduces. So the ranks that split a layer belong on one server, where a
+# link between GPUs carries 450 GB/s in place of 50 GB/s (lab 1). More ranks do not reduce these 4 arrays.
+# **AxoNN** ([Singh et al. 2023](https://arxiv.org/abs/2305.13525)) arranges the ranks in a grid
 # of $r$ rows and $c$ columns, and splits *every* matrix both ways. The outputs of `up` are split over the
 # rows and its inputs over the columns, and `down` the other way round. Each rank stores $1/(rc)$ of both
 # matrices. Now every product is a partial sum: that of `up` is all-reduced among the $c$ ranks of a row of

@@ -91,8 +91,9 @@ workbook = Workbook(15)
 # 3. *All GPUs work on one problem and talk after every step.* It needs the fast networks for which
 #    supercomputers are built, and it uses the collectives that you know: all-reduce, all-gather and
 #    reduce-scatter.
-# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes (lab
-#    12). 405 billion of them take 6.5 TB, which must be sharded over many GPUs.
+# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes: 4 for the
+#    weight and its gradient in 16 bits, and 12 for the weight and Adam's two averages in 32 bits (lab 12). 405
+#    billion of them take 6.5 TB, which must be sharded over many GPUs.
 #
 # ## Tokens and embeddings
 #
@@ -179,8 +180,9 @@ generation.check_attention(attention)
 #
 # After the last block a linear layer, the *head of the language model*, computes one number for each token
 # of the vocabulary, the *logits*. Their softmax is the probability of each token to be the next one. `GPT`
-# in this lab is the implementation of LitGPT ([Lightning AI](https://github.com/Lightning-AI/litgpt)), and
-# GPT stands for *generative pretrained transformer*. Our model has two blocks of width 128 with four
+# in this lab is the implementation of LitGPT ([Lightning AI](https://github.com/Lightning-AI/litgpt)), a Python
+# package with readable code for published language models, and with commands that download, fine-tune and run
+# them. GPT stands for *generative pretrained transformer*. Our model has two blocks of width 128 with four
 # heads.
 #
 # ## Next-token prediction
@@ -232,7 +234,8 @@ print(f"ln 1024 = {np.log(1024):.3f}; your prediction: {prediction}")
 # *Sampling* draws a token at random with the probabilities of the model. A *temperature* $T$ divides the
 # logits before the softmax. For example, the logits (2, 1, 0) give the probabilities (0.67, 0.24, 0.09).
 # With $T = 0.5$ they become (0.87, 0.12, 0.02), which is closer to greedy, and with $T = 2$ they become
-# (0.51, 0.31, 0.19).
+# (0.51, 0.31, 0.19). When $T$ approaches 0, sampling becomes greedy. *Top-k sampling* draws only among the
+# $k$ tokens with the largest logits, so that no very improbable token is drawn.
 #
 # ### Exercise 2: Generation loop
 #
@@ -596,7 +599,9 @@ exercises.check_collate(collate)
 # ![LoRA on one layer. The input goes through the large frozen matrix W, and next to it through the small matrices A and B. Both results are added. Only A and B are trained.](pictures/lora.svg)
 #
 # For example, a layer with 4,096 inputs and 4,096 outputs has 16.8 million weights. With $r = 8$, $A$ and
-# $B$ have $2 \cdot 8 \cdot 4096 = 65{,}536$ numbers, which is 0.4 %. The idea behind it is that
+# $B$ have $2 \cdot 8 \cdot 4096 = 65{,}536$ numbers, which is 0.4 %. The product $BA$ is as large as $W$, but
+# its rank in linear algebra, the number of independent rows, is at most $r$. The fixed number $\alpha$
+# scales the change, so that another $r$ hardly needs another learning rate. The idea behind it is that
 # fine-tuning changes what a model does only a little, so that a change of low rank is enough. On GPT-3
 # with 175 billion parameters LoRA reduced the number of trained parameters by a factor of 10,000 and the
 # memory by a factor of 3 (Hu et al. 2021).
@@ -818,9 +823,10 @@ sizes.round(2)
 # ## Full fine-tuning compared with LoRA
 #
 # Now we use everything that you wrote: 900 records for training, and 100 that the model never sees, the
-# *held-out* records. Nearly all of these ask in other words what a training record asks, because the
-# opposite of a word cannot be guessed. The held-out loss counts the tokens of the answers. An answer is
-# *exact* if all of its tokens are right, including the end. LoRA gets a larger learning rate, as usual. As
+# *held-out* records. The records ask for facts, such as the opposite of a word, and a fact that was not
+# learned cannot be guessed. So nearly all held-out records ask in other words what a training record asks. The
+# held-out loss counts the tokens of the answers. An answer is *exact* if the model predicts each of its tokens
+# right from the right tokens before it, including the end. LoRA gets a larger learning rate, as usual. As
 # in the earlier labs, `sweep` runs each setting and `reference` returns the results that the course ships,
 # drawn as lines.
 
@@ -940,7 +946,9 @@ pd.DataFrame(rows).transpose().round(2)
 # records each see the same 16 records. But the answers have different lengths, so a mean of the means of
 # two ranks is not the mean over all tokens. For example, rank 0 has 2 tokens with a mean loss of 1, and
 # rank 1 has 8 tokens with a mean loss of 2. The mean of means is 1.5, and the mean over all 10 tokens is
-# 1.8. `LanguageModel.training_step` therefore weights the loss of each rank by its number of tokens.
+# 1.8. `LanguageModel.training_step` therefore weights the loss of each rank by its number of tokens, divided
+# by the mean number of tokens of a rank. The ranks get the weights 2/5 and 8/5, and the mean of $0.4 \cdot 1$
+# and $1.6 \cdot 2$ is 1.8.
 
 # %%
 # Prediction 5: rank 0 has 3 tokens with a mean loss of 2, and rank 1 has 1 token with a loss of 6. What is the
@@ -1040,7 +1048,7 @@ for name, tensor in list(weights.get("model", weights).items())[:5]:
 # `labs/configs/phi_alpaca.yaml` describes a run with real weights and real records: phi-1.5 of Microsoft,
 # 1.4 billion parameters, on 52,000 cleaned Alpaca records, with four ranks and 8 records per rank. The
 # *global batch size* is therefore 32. With the strategy `fsdp` each of the four GPUs holds a quarter of
-# the weights and of the optimizer state, $16 \cdot 1.4 / 4 = 5.6$ GB, and the activations come in
+# the weights, gradients and optimizer state, $16 \cdot 1.4 / 4 = 5.6$ GB, and the activations come in
 # addition:
 #
 #     litgpt download microsoft/phi-1_5
