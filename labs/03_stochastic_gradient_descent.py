@@ -848,7 +848,7 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 #
 # <details><summary>Hint 1</summary>
 #
-# Use the formula above the last exercise for each run of each batch size. Which dict decides for which batch
+# Use the formula of "Time to accuracy" for each run of each batch size. Which dict decides for which batch
 # sizes you can compute something?
 #
 # </details>
@@ -961,8 +961,8 @@ workbook.predict(4, None, reason=None)
 # kind of prediction is good for ruling out batch sizes, and not for choosing between two similar ones.
 #
 # A good decision for this budget is 16. All three runs took about half of the budget, in both columns.
-# 1,024 keeps the budget according to the computed column only, without a reserve. 64 and 256 are fast in
-# the median, but one run of three took more than ten seconds. With several GPUs the answer changes. A batch
+# 1,024 keeps the budget according to the computed column only: one measured run took 12 s. 64 and 256 are fast
+# in the median, but one run of three took more than ten seconds. With several GPUs the answer changes. A batch
 # of 16 cannot be divided among 32 GPUs, and a batch of 1,024 can. This is the reason why labs 6 and 7 make
 # large batches work.
 #

@@ -684,7 +684,7 @@ for path in sorted(record.glob("rank-0/*.npz")):
 # %% [markdown]
 # ## Submission and report
 #
-# Now hand your script in. The grader needs one to six minutes: calibration, graded run, probe and
+# Now hand your script in. The grader needs one to ten minutes: calibration, graded run, probe and
 # accuracies follow each other as in the first picture.
 
 # %%

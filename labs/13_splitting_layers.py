@@ -762,8 +762,8 @@ modes_table(reference("tensor_modes"))
 #   work per rank shrinks with $N$, the bytes do not.
 # * Sequence parallelism replaces the all-reduces by all-gathers and reduce-scatters. It sends the same
 #   bytes with NCCL and divides the replicated activations by $N$.
-# * A two-dimensional grid sends about $16/\sqrt{N}$ arrays per block instead of 4. It sends less from 16
-#   ranks on.
+# * A two-dimensional grid sends about $16/\sqrt{N} - 20/N$ arrays per block instead of 4. It sends less from
+#   16 ranks on.
 #
 # ## Self-check questions
 

@@ -91,9 +91,9 @@ workbook = Workbook(15)
 # 3. *All GPUs work on one problem and talk after every step.* It needs the fast networks for which
 #    supercomputers are built, and it uses the collectives that you know: all-reduce, all-gather and
 #    reduce-scatter.
-# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes: 4 for the
-#    weight and its gradient in 16 bits, and 12 for the weight and Adam's two averages in 32 bits (lab 12). 405
-#    billion of them take 6.5 TB, which must be sharded over many GPUs.
+# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes: 4 for a
+#    copy of the weight and for its gradient in 16 bits, and 12 for the weight and Adam's two averages in 32
+#    bits (lab 12). 405 billion of them take 6.5 TB, which must be sharded over many GPUs.
 #
 # ## Tokens and embeddings
 #

@@ -57,6 +57,7 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
         client = NotebookClient(
             notebook,
             timeout=CELL_SECONDS,
+            coalesce_streams=True,  # one block for all lines that a cell prints
             kernel_name="hvdlab",
             resources={"metadata": {"path": str(ROOT / "notebooks/solutions")}},
         )
