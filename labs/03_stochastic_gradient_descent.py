@@ -152,12 +152,11 @@ exercises.check_batches(batches)
 # ### Exercise 2: SGD
 #
 # **What:** in each epoch draw a new order of all examples, and make one step for each batch of your
-# `batches`. Append $(w, b)$ to `path` after every step. The new order makes every batch a random sample. In a
-# fixed order each epoch would repeat the same batches. In an order that is sorted by class a batch would
-# contain a single class, and its gradient would be far from that of all examples.
+# `batches`. Append $(w, b)$ to `path` after every step.
 #
 # **Why:** this is the training loop of every network in this course. Only the model and the source of the
-# gradient change.
+# gradient change. The new order makes every batch a random sample. If the examples were sorted by class, a
+# batch in that order would contain a single class, and its gradient would be far from that of all examples.
 #
 # **Signature:** `descend(x, y, batch_size, learning_rate, epochs, seed=1)` returns an array with one row
 # `(w, b)` for the start and for each step. The generator of random numbers, the start and the list `path` are

@@ -212,15 +212,16 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # script ends with the backend `nccl`, and a rank may exit while another one still waits for its data.
 #
 # Destroy the group after `main()` has returned. The variables of `main` contain the wrapped network, and the wrapped network keeps the
-# group in memory. If the group is destroyed first, the wrapped network frees it later, and with Gloo a rank can then hang forever:
-# the thread of Python waits until Gloo's threads end, and a thread of Gloo waits for Python's global lock because it has to free a
-# tensor. This happens rarely, and mostly on a busy machine
-# ([PyTorch issue 56297](https://github.com/pytorch/pytorch/issues/56297)).
+# group in memory. If you destroy the group first, the wrapped network frees the group's memory later. With Gloo a rank can then hang
+# forever. Its main thread holds Python's global lock and waits until Gloo's threads end. But one of these threads waits for the lock,
+# because it must free a tensor. This happens rarely, and mostly on a busy machine ([PyTorch issue
+# 56297](https://github.com/pytorch/pytorch/issues/56297)).
 #
 # ### Exercise 2: Connect the ranks
 #
 # **What:** edit your copy. Import `torch.distributed` as `dist`, call `dist.init_process_group(...)` right after the arguments are
-# parsed, and call `dist.destroy_process_group()` in the last line of the script, after `main()`. Choose the backend by `torch.cuda.is_available()`.
+# parsed, and call `dist.destroy_process_group()` in the last line of the script, after `main()`. Choose the backend by
+# `torch.cuda.is_available()`.
 #
 # **Why:** without a process group, the processes cannot exchange anything.
 #

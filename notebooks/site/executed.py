@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from hvdlab.data import load_cifar10, load_fashion_mnist
 
 ROOT = Path(__file__).resolve().parents[2]
-CELL_SECONDS = 3600  # on a slow processor the grading of lab 8 takes a quarter of an hour
+CELL_SECONDS = 3600  # on a slow processor, next to another notebook, a grading needs over 900 s
 AT_ONCE = 2  # notebooks; the ranks of each share the processor's cores
 
 

@@ -105,11 +105,11 @@ def _gather(value: list[str]) -> list[list[str]]:
 def keep_group() -> None:
     """Keep the process group of the ranks in memory until Python ends, if there is one.
 
-    A script that destroys the group before it frees its `DistributedDataParallel` can hang with Gloo. The
-    wrapped network then frees the group: it holds Python's global lock while it waits for the end of Gloo's
-    threads, and such a thread needs the lock to free a tensor
-    (https://github.com/pytorch/pytorch/issues/56297). If Python still holds the group, the wrapped network
-    does not free it, and Python itself gives the lock back while it waits.
+    A script that destroys the group before it frees its `DistributedDataParallel` can hang with Gloo
+    (https://github.com/pytorch/pytorch/issues/56297). The wrapped network then frees the group. It holds
+    Python's global lock and waits until Gloo's threads end, but such a thread needs the lock to free a
+    tensor. The wrapped network does not free a group that another object still holds. When `_free_group`
+    frees it, PyTorch releases the lock before it waits.
     """
     if torch.distributed.is_initialized() and torch.distributed.group.WORLD not in _groups:
         _groups.append(torch.distributed.group.WORLD)
