@@ -3,8 +3,9 @@
 #
 # In 2017 a team trained the network ResNet-50 on the 1.3 million images of ImageNet in one hour, with 256
 # GPUs ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each step used a **batch** of 8,192 images, 32 for
-# each GPU. This is the price of training on many devices: every additional device adds its images to the
-# batch. So the question "how many GPUs can I use?" becomes "how large may the batch be?".
+# each GPU. A GPU with fewer images would not be used well, so every additional device adds its images to the
+# batch. This has a price, as you will see. So the question "how many GPUs can I use?" becomes "how large may
+# the batch be?".
 #
 # This lab answers the question for one process. You measure what a small batch costs, which is noise, and
 # what a large batch costs, which is a small number of steps. You then choose a batch size for a given amount
@@ -54,9 +55,10 @@ workbook = Workbook(3)
 # ## Data and model
 #
 # The first half of the lab uses the data and the model of lab 2: a hundred examples and a line
-# $\hat y = w x + b$ with the mean squared error. The inputs are centred, so that the Hessian is diagonal.
-# Its largest eigenvalue belongs to the weight $w$ and is the curvature $\lambda = 2\,\overline{x^2}$, where
-# the bar means the average over the examples.
+# $\hat y = w x + b$ with the mean squared error. The inputs are centred, so that the Hessian (the matrix of
+# second derivatives, lab 2) is diagonal: $w$ and $b$ do not influence each other. The curvature in the
+# direction of $w$ is $\lambda = 2\,\overline{x^2}$, where the bar means the average over the examples. For
+# these inputs it is about 17.
 
 
 # %%
@@ -235,7 +237,8 @@ describe(
 # *Each step adds noise.* Let $C$ be the variance of the gradients of single examples. The average of $B$
 # independent examples has the variance $C / B$. Its standard deviation, the square root of this, falls like
 # $1 / \sqrt{B}$: a batch that is four times as large halves it. The step multiplies the gradient by $\eta$,
-# so it adds the variance $\eta^2 C / B$.
+# which multiplies the variance by $\eta^2$. The noise of a step is independent of the noise before it, so the
+# variances add up: the step adds $\eta^2 C / B$.
 #
 # In the long run the variance of $\delta$ is the same before and after a step:
 #
@@ -245,7 +248,9 @@ describe(
 # For example, let $C = 8$, $\lambda = 2$ and $\eta = 0.1$. With $B = 1$ the variance is $0.1 \cdot 8 / (2
 # \cdot 1.8) = 0.22$. With $B = 4$ it is a quarter of this, 0.056. With half the learning rate and $B = 1$
 # it is $0.05 \cdot 8 / (2 \cdot 1.9) = 0.11$, about one half. **A batch that is twice as large halves the
-# variance, and a learning rate that is half as large does about the same.**
+# variance, and a learning rate that is half as large does about the same.** This is why most trainings lower
+# the learning rate towards the end (lab 7). The large rate of the beginning arrives early, and the small rate
+# of the end makes the noise ball small.
 #
 # For our line the gradient of example $i$ with respect to $w$ is $g_i = 2 e_i x_i$. At the best line the mean
 # of all $g_i$ is 0, so their variance $C$ is the mean of their squares.
@@ -381,14 +386,16 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 
 # %% [markdown]
 # **What the result means.** With replacement the variance follows your formula and falls in proportion to
-# $1/B$. At a batch size of 1 it is about 5 % larger, because the noise grows with the distance from the
-# minimum, and the derivation takes it as constant.
+# $1/B$. At a batch size of 1 it is about 5 % larger. The derivation takes $C$ as constant, but away from the
+# minimum the errors are larger, and so are the gradients and their variance.
 #
 # If each example comes once per epoch, the variance is **smaller**, and the difference grows with the batch
 # size. With a batch size of 10 it is 0.012 in place of 0.053. The reason is that the noise of the batches
-# of one epoch adds up to almost nothing, because all examples together have no noise. A step remembers
-# about the last $1 / (\eta\lambda)$ steps, which is 12 steps here. If an epoch is shorter than this memory,
-# most of its noise cancels. With the full batch no noise is left. So if you predicted "smaller" because the
+# of one epoch adds up to almost nothing, because all examples together have no noise. But the noise of a step
+# also fades: every later step multiplies it by $1 - \eta\lambda$. With $\eta = 0.005$ and $\lambda = 17$ this is
+# 0.915, and after $1 / (\eta\lambda) = 12$ steps about a third is left. So noise can cancel only within about 12
+# steps. If an epoch has fewer steps than this, its batches are still there when the sum is complete, and most of
+# their noise cancels. With the full batch no noise is left. So if you predicted "smaller" because the
 # errors of one epoch cancel, you have found the reason.
 #
 # ## Neural networks
@@ -514,9 +521,10 @@ describe(
 # connections:
 #
 # * A **convolution** connects a neuron only to a small window of the image, for example 5 x 5 pixels, and
-#   uses the same weights at every place. So it can find an edge anywhere in the image. For example, 8 such
-#   *filters* on a grey image have $8 \cdot 25$ weights and 8 biases, which are 208 parameters for the whole
-#   image.
+#   uses the same weights at every place. So it can find an edge anywhere in the image. Such a set of weights is
+#   a *filter*. It reads all channels of its input, such as three colours, and makes one channel of the output.
+#   For example, 8 filters on a grey image have $8 \cdot 25$ weights and 8 biases, which are 208 parameters for
+#   the whole image.
 # * A **skip connection** adds the input of some layers to their output. The last section of this lab shows
 #   why deep networks need them.
 # * **Attention**, the main part of language models, computes the strength of the connections from the inputs
@@ -570,11 +578,18 @@ print(f"{sgd.count_parameters(model)} parameters, {TRAIN} training images, {HELD
 # 3. **Backward pass**, also called *backpropagation*. Compute the gradient of the loss with respect to
 #    every weight by the chain rule, from the last layer back to the first. It needs the layer outputs of
 #    the forward pass, so these stay in memory until then. Lab 9 shows how much memory this takes.
+#    For example, take $y = w_2 \operatorname{relu}(w_1 x)$ with $w_1 = 2$, $w_2 = 0.5$, the input 3 and the
+#    loss $L = (y - 1)^2 / 2$. The forward pass gives $h = \operatorname{relu}(6) = 6$, $y = 3$ and $L = 2$. Back
+#    from the loss: $dL/dy = y - 1 = 2$, then $dL/dw_2 = 2 h = 12$ and $dL/dh = 2 w_2 = 1$. The ReLU has the
+#    slope 1 for a positive number and 0 for a negative one. So $dL/dw_1 = 1 \cdot 1 \cdot x = 3$.
 # 4. **Update.** The *optimizer* changes the weights. With SGD it subtracts the learning rate times the
-#    gradient.
+#    gradient. In the example with $\eta = 0.01$ the weights become $w_1 = 1.97$ and $w_2 = 0.38$, and the loss
+#    falls to 0.78.
 #
 # The training loop repeats these steps for all batches of an epoch, then measures the loss and the accuracy
-# on held-out examples, and begins the next epoch.
+# on held-out examples, and begins the next epoch. A network that is only used, because its training is over,
+# needs the forward pass alone. It needs no loss, no gradients and no update, and each layer output can be
+# freed as soon as the next layer has read it.
 #
 # ![Upper row, the forward pass: a batch passes through three layers to the loss. Middle row, the backward pass: gradients are computed from the last layer to the first, with the kept outputs of the forward pass. Lower row: the optimizer updates the weights of each layer with its gradient.](pictures/forward_backward_update.svg)
 #
@@ -599,10 +614,10 @@ for step in range(20):
 #
 # There is one difference, and it is a trap worth knowing. If a seed is set for the whole program, as our
 # Keras networks do, then `model.fit` draws the *same* order of the examples in every epoch (Keras 3 with
-# TensorFlow). The PyTorch loop draws a new order each time. In our trials with the network of 6 layers and
-# skip connections, the loss that is reported for the last of eight epochs was 0.34 with Keras and 0.36 with
-# PyTorch. After training the loss on all training images was 0.32 in both. So compare losses between
-# frameworks only if you know how they are computed.
+# TensorFlow). The PyTorch loop draws a new order each time. This changes the loss that is *reported* for an
+# epoch, which is the mean over its batches, each measured before its own step. In a trial with eight epochs the
+# reported loss of the last epoch was 0.34 with Keras and 0.36 with PyTorch. After training the loss on all
+# training images was 0.32 in both. So compare losses between frameworks only if you know how they are computed.
 #
 # ## Throughput and batch size
 #
@@ -999,10 +1014,11 @@ workbook.predict(4, None, reason=None)
 #
 # $$ (\alpha, \beta) \;\mapsto\; L(\theta + \alpha d_1 + \beta d_2) . $$
 #
-# Such a picture is a *slice* through the surface. So that networks can be compared, each filter of a
-# direction gets the length of the same filter of the network (`filter_normalize`). At $\alpha = 1$ each
-# filter has been changed by as much as itself. Their best-known pictures show the network ResNet-56, which
-# has 56 layers. With skip connections its slice looks nearly convex. Without them it is rugged.
+# Such a picture is a *slice* through the surface. So that networks can be compared, the change of each filter
+# (in a dense layer: of the weights of each neuron) is scaled to be as long, as a vector, as the filter itself
+# (`filter_normalize`). At $\alpha = 1$ a filter has been moved by its own length. Their best-known pictures
+# show the network ResNet-56, which has 56 layers. With skip connections its slice looks nearly convex.
+# Without them it is rugged.
 #
 # ## Skip connections
 #
@@ -1017,8 +1033,8 @@ workbook.predict(4, None, reason=None)
 # The picture shows one reason. The backward pass multiplies the slopes of all blocks, by the chain rule. If
 # each block has the slope $s = 0.1$, then after 12 blocks a gradient is multiplied by $0.1^{12}$, so that
 # the first layers hardly learn. With skip connections the slope of a block is $1 + s$, and the product is
-# $1.1^{12} = 3.1$. (Batch normalisation, which lab 7 explains, reduces this problem in the plain network as
-# well, and our networks contain it. The difference in the experiment remains.)
+# $1.1^{12} = 3.1$. (Batch normalisation, which lab 7 explains, also keeps gradients from vanishing. Both kinds
+# of network in our experiment contain it, and still the skip connections make a difference.)
 #
 # ### Exercise 8: Curvature of a slice
 #
@@ -1178,8 +1194,8 @@ describe(
 # descent makes progress on it.
 #
 # Our experiment differs from the paper. Its networks are ResNets for CIFAR-10 that were trained to the end,
-# and ours are dense and were trained for eight epochs. A slice also shows only three or two of thousands of
-# directions.
+# and ours are dense and were trained for eight epochs. A network also has thousands of directions, and our
+# slices show one or two at a time.
 #
 # ## Summary
 #

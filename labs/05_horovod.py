@@ -157,8 +157,8 @@ print(text(rank_report(RUNS / "serial")))
 # | loss, accuracy | training loss and held-out accuracy, as the script reports them |
 #
 # The hashes differ, so these are two networks. Each rank read all 257 images, so nothing became faster. The
-# two lines of an epoch disagree. **This is the same serial training, run twice**, and no error message
-# reports it.
+# two lines of an epoch disagree. **The same serial training ran twice**, each time with random numbers of its
+# own, and no error message reports it.
 #
 # To make it one training, the ranks must average their gradients in every step, start with the same weights,
 # read different images, and combine what they report.
@@ -226,7 +226,11 @@ exercises.check_init(SCRIPT)
 # On a node with GPUs, every process computes on GPU 0 unless the script chooses another one. Therefore each
 # rank must choose the GPU with the number of its **local rank**, its number within its node. This is called
 # *pinning* the GPU. For example, on two nodes with four GPUs each, rank 5 has local rank 1 and takes GPU 1 of
-# the second node. `hvd.rank()` would be wrong, because no node has a GPU 5.
+# the second node. `hvd.rank()` would be wrong, because no node has a GPU 5: the ranks 4 to 7 would stop with
+# the framework's error for an invalid device, and `mpirun` would then end the others. Without pinning, the four
+# ranks of a node share GPU 0 while three GPUs do nothing. With NCCL the job stops with the error "Duplicate GPU
+# detected". Without NCCL it runs, but four copies of the network must fit into the memory of one GPU, and it
+# is no faster.
 #
 # ```python
 # torch.cuda.set_device(hvd.local_rank())                                        # PyTorch
@@ -252,13 +256,15 @@ exercises.check_init(SCRIPT)
 #   make training faster.
 #
 # **Do not write `hvd.local_rank() % torch.cuda.device_count()`**, which many scripts contain. The remainder
-# is right in the first two situations. In the third it gives two ranks the same GPU, and NCCL stops with the
-# error "Duplicate GPU detected" ([horovod#3929](https://github.com/horovod/horovod/issues/3929)), which does
-# not say that there are too few GPUs.
+# is right in the first two situations. In the third it gives two ranks the same GPU without a word, and
+# Horovod still sends by NCCL. NCCL stops with the error "Duplicate GPU detected"
+# ([horovod#3929](https://github.com/horovod/horovod/issues/3929)), which does not say that there are too few
+# GPUs.
 #
-# `rank_device(hvd)` of this course covers all three. The ranks tell each other which GPUs they see. In the
-# order of the ranks, each takes the GPU that the fewest ranks before it have taken, or the processor if there
-# is none.
+# `rank_device(hvd)` of this course covers all three. The ranks tell each other which GPUs they see. Then they
+# choose in the order of their numbers. Each rank takes the GPU that the fewest lower ranks have chosen, or
+# the processor if it sees no GPU. For example, with two GPUs the ranks 0, 1, 2 and 3 take GPU 0, 1, 0 and 1.
+# If ranks share a GPU, it also says so and makes Horovod send through the memory of the processor.
 #
 # ### Exercise 2: Choose the device of each rank
 #
@@ -404,8 +410,9 @@ if prediction is not None:
 # * **PyTorch**: call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` and then
 #   `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`, just before `model.to(device)`, because a
 #   Horovod without NCCL must not get arrays on a GPU. The weights come second, because
-#   `broadcast_optimizer_state` makes a step with gradients of zero to create a missing state. Weight decay,
-#   which shrinks the weights a little in every step, would move weights that were broadcast before.
+#   `broadcast_optimizer_state` makes a step with gradients of zero to create a state that does not exist yet,
+#   such as the momentum, which PyTorch makes in the first step. Weight decay, which shrinks the weights a
+#   little in every step, would move weights that were broadcast before.
 #
 # So the order is: make the optimizer, load a checkpoint, broadcast the state, broadcast the weights,
 # `model.to(device)`, wrap the optimizer.
@@ -439,9 +446,10 @@ exercises.check_broadcast(SCRIPT)
 #
 # 1. **Reshuffle, then split.** In every epoch all ranks make the *same* random permutation of the whole set,
 #    and rank $r$ of $N$ takes every $N$-th image of it, beginning with number $r$. If $N$ divides the number
-#    of images, every image is read exactly once per epoch. Over the epochs a rank sees all images, so it must
-#    be able to read the whole set. PyTorch's `DistributedSampler` does this, and so does `Batches(...,
-#    style="whole")`.
+#    of images, every image is read exactly once per epoch. In each epoch a rank gets another random part, so it
+#    must be able to read the whole set. PyTorch's `DistributedSampler` does this, and so does `Batches(...,
+#    style="whole")`. If each rank made a permutation of its own, the parts would overlap, and other images
+#    would be read by nobody: with four ranks $(3/4)^4 = 32 \%$ of them.
 # 2. **Random reads.** Every rank draws its images at random from the whole set, *with replacement*: an image
 #    can be drawn again. The ranks need only different seeds. In an epoch some images are read twice, and some
 #    never.
@@ -456,6 +464,11 @@ exercises.check_broadcast(SCRIPT)
 # probability $(1 - 1/n)^n$. For $n = 4$ this is $(3/4)^4 = 0.32$. For large $n$ it approaches $1/e = 0.37$.
 # So **random reads see about $1 - 1/e = 63 \%$ of the images in an epoch**. After three epochs $1/e^3 = 5 \%$
 # of the images have never been read.
+#
+# The same product tells what *one* rank of four has seen. With fixed shards it is always 25 %. With reshuffle
+# and split it misses an image in an epoch with the probability 3/4, so after three epochs it has seen $1 -
+# (3/4)^3 = 58 \%$. With random reads it has made $3n/4$ reads after three epochs. All of them miss an image with
+# the probability $(1 - 1/n)^{3n/4}$, about $e^{-3/4} = 47 \%$, so it has seen 53 %.
 #
 # ### Exercise 6: Three partitions
 #
@@ -532,7 +545,9 @@ describe(
 # but it does not stop the program.
 #
 # The next cell provokes it, with a time limit. After its 4 steps rank 1 waits in `Barrier`, which returns
-# when all ranks have called it. In the finished script it would wait in the all-reduce of the metrics.
+# when all ranks have called it. In the finished script rank 1 would wait in the all-reduce of its metrics, and
+# rank 0 in that of its gradients. Horovod tells them apart by their names, and begins neither, because each has
+# been called by one rank only.
 
 
 # %%
@@ -552,8 +567,11 @@ except launch.TimeUp as error:
     print(error)
 
 # %% [markdown]
-# To get equal numbers of batches, read a few images twice, leave a few out (`drop_last=True` in PyTorch), or
-# let every rank make a fixed number of steps. `Batches` reads a few twice if necessary: with 257 images on
+# To get equal numbers of batches, read a few images twice, leave a few out (`drop_last=True` of PyTorch's
+# `DistributedSampler`), or let every rank make a fixed number of steps. The argument `drop_last` of the
+# `DataLoader` is not enough: it leaves out incomplete batches, and 96 and 95 images still make 3 and 2
+# batches of
+# 32. `Batches` reads a few twice if necessary: with 257 images on
 # two ranks each rank reads 129, and one image is read by both.
 #
 # ### Exercise 7: Shard the images
@@ -936,6 +954,10 @@ compare(*first, by=["script"], value="accuracy")
 # message takes (lab 4). **Tensor fusion** puts gradients that are ready at the same time into the fusion
 # buffer, so that one all-reduce averages them. By default up to 128 MiB share a message.
 #
+# A message with *all* gradients would pay the latency once. But it could leave only when the backward pass is
+# over, and then nothing of its time would overlap with computing. So Horovod compromises. It looks every
+# millisecond (`HOROVOD_CYCLE_TIME`) which gradients are ready, and sends these together.
+#
 # ![Without fusion four gradients w1, b1, w2, b2 are sent by four all-reduces. With fusion they are copied next to each other into one fusion buffer, and one all-reduce sends all of them.](pictures/fusion_buffer.svg)
 #
 # ### Exercise 11: Messages after fusion
@@ -986,8 +1008,9 @@ check_fuse(fuse)
 # | all-reduce | the message itself |
 # | copy out | the sums are copied back |
 #
-# Horovod remembers what it has negotiated. `HOROVOD_CACHE_CAPACITY=0` makes it negotiate in every step, so
-# that we can see it. The two ranks never finish a backward pass at exactly the same time. All gradients
+# After the first steps Horovod remembers names, shapes and types of the gradients, and the ranks tell each
+# other only which of them are ready. `HOROVOD_CACHE_CAPACITY=0` makes it negotiate everything in every step,
+# so that we can see it. The two ranks never finish a backward pass at exactly the same time. All gradients
 # together have 423 kB and stay in the memory of this node. Which phase takes longest?
 
 # %%
@@ -1128,10 +1151,14 @@ describe(
 # (n\,v_1)$. For example, 9,000 images/s on one rank and 12,000 on two are a speed-up of 1.33 and an
 # efficiency of 0.67.
 #
-# **A fair baseline.** A single process uses all cores if nothing limits it. Two ranks with one core each
-# would then be compared with one rank with two cores. So we set `OMP_NUM_THREADS=1` and
+# **A fair baseline.** Which $v_1$ is fair depends on the question. "What does a second core bring?" compares one
+# core with two. But a single process uses all cores if nothing limits it, so one rank with two cores would be
+# compared with two ranks with one core each. Therefore we set `OMP_NUM_THREADS=1` and
 # `TF_NUM_INTRAOP_THREADS=1` also for one rank. The line "strong, unfair" has the other baseline, one rank
-# with two threads.
+# with two threads. "What do I gain by four GPUs?" compares with the best that you can do without them, which is
+# the *original* script on one GPU. The converted script on one rank can be slower than it, because the wrapper
+# works although there is nothing to exchange. If the original makes 1,000 images/s, the converted script 900
+# on one rank and 3,240 on four, the gain is 3.24, not 3.6.
 #
 # A single rank processes fewer images/s with 64 images per step than with 128, because each step has a fixed
 # overhead (lab 3). Is the speed-up larger with strong or with weak scaling, and why?
@@ -1204,7 +1231,8 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 # **What the result means.** In the reference (n=3, two cores) the speed-up is 1.31 with strong scaling and
 # 1.65 with weak scaling. Two causes of an efficiency below 1 are the exchange of gradients and the wait for
 # the slower rank. The third is the smaller batch: a single rank processes about a fifth fewer images/s with
-# 64 images per step than with 128. Only strong scaling pays for it, because its baseline has the large batch.
+# 64 images per step than with 128. This third cause lowers only the strong scaling, whose baseline has 128
+# images per step. In weak scaling the baseline has 64 as well.
 #
 # The unfair baseline gives another number for the same two ranks. Always report a speed-up with its baseline
 # and the number of measurements.

@@ -51,8 +51,8 @@ ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 
 # %% [markdown]
 # All ranks of this lab use CPUs. The lab counts the bytes that a rank sends, and the kernel counts them
-# only in TCP connections. It also compares losses to $10^{-6}$, and several ranks that share a GPU could
-# not split a layer, because Gloo gathers only tensors in CPU memory.
+# only in TCP connections. It also compares losses to $10^{-6}$. Several ranks that share a GPU could not run
+# all modes of this lab, because some modes gather tensors, and Gloo gathers only tensors in CPU memory.
 #
 # ## Column and row split of a linear layer
 #
@@ -61,7 +61,8 @@ ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))
 #
 # * **Column split:** each rank stores some columns of $A$. It reads the whole input and computes *some of
 #   the outputs*, complete. Side by side, the results of the ranks are the output. No communication is
-#   needed, as long as the next operation works on each output separately.
+#   needed, as long as the next operation works on each output separately. If every rank needs all outputs,
+#   an all-gather collects them.
 # * **Row split:** each rank stores some rows of $A$. It reads only the inputs that belong to these rows and
 #   computes *a part of the sum for every output*. The ranks must add their partial sums with an all-reduce.
 #
@@ -159,7 +160,14 @@ tensor_exercises.check_parts(parts)
 #
 # For example, with $h = 1000$ and 4 ranks a rank stores $8{,}004{,}000 / 4 + 3{,}000 \approx 2.0$ million
 # of 8.0 million parameters. Nothing keeps the replicated tensors identical except identical gradients. DDP
-# would average the gradients, but here every rank must compute the same complete gradient.
+# would average the gradients. Here every rank must end up with the same complete gradient, and the next
+# section shows how.
+#
+# **Initial weights.** All ranks must begin with parts of *one* network. So each rank draws every whole tensor
+# with the same seed, and keeps its part. It would be a mistake to let each rank draw only its part with the
+# same seed. All parts would be equal. They would get equal gradients and stay equal for ever, so the block would
+# have only $4h/N$ different features, each of them $N$ times. It would run without an error, and the copies
+# would be identical, but it would learn like a narrower network.
 #
 # ### Exercise 2: Parts of a rank
 #
@@ -209,7 +217,11 @@ tensor_exercises.check_part_of(part_of)
 # For example, let $y = x w_0 + x w_1$ with $w_0 = 2$ on rank 0 and $w_1 = 3$ on rank 1. The gradient of $y$
 # with respect to $x$ is $w_0 + w_1 = 5$. In the backward pass rank 0 knows only $w_0$ and rank 1 only
 # $w_1$. The all-reduce of *f* gives both ranks 5. *g* must not all-reduce in its backward pass: both ranks
-# already have the gradient of $y$, which is 1, and a sum would make it 2.
+# already have the gradient of $y$, which is 1, and a sum would make it 2. With $N$ ranks it would be $N$.
+#
+# The norm stands before *f* and is replicated. Because *f* gives every rank the complete gradient, every rank
+# computes the same gradient of the norm's parameters, and they need no all-reduce of their own. Without *f*
+# every rank would continue with the gradient of its own part, and the copies of the norm would differ.
 #
 # ### Exercise 3: f and g
 #
@@ -447,6 +459,15 @@ diagnosis = {
 tensor_exercises.check_diagnosis(diagnosis, [case_a, case_b, case_c], part_of, f_and_g)
 
 # %% [markdown]
+# **What the result means.** A wrong backward pass leaves the first loss right. Without *f* each rank passes
+# on the gradient of its own part, so the copies of the norm differ, and everything in front of the block gets
+# a wrong gradient. With a second all-reduce in the backward pass all ranks agree. In the last block the
+# gradients of `up`, `down` and the norm are $N$ times too large. The gradient that leaves the block is a
+# mixture, because the skip connection passes its part on once.
+#
+# The converse does not hold: a right first loss does not prove that the forward pass is right. If all biases
+# began with zero, a bias that is added $N$ times would show only after the first update.
+#
 # ### Exercise 6: Gradient clipping with split parameters
 #
 # Gradient clipping limits the norm of the gradient of *all* weights together (lab 12). The function below
@@ -527,26 +548,30 @@ excerpt(LABS / "tensor_parallel.py", "split_with_dtensor")
 #
 # ## Sequence parallelism
 #
-# In Megatron-LM's split, $x$, the norm and the output are replicated: every rank stores the same
-# activations and computes the same norm. *Sequence parallelism* ([Korthikanti et al.
-# 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a language model, and by examples in
-# our network. Then *f* becomes an all-gather in the forward pass, because `up` needs all examples. *g*
+# In Megatron-LM's split, $x$, the norm and the output are replicated: every rank stores the same activations
+# and computes the same norm. *Sequence parallelism* ([Korthikanti et al.
+# 2022](https://arxiv.org/abs/2205.05198)) also splits these, by tokens in a language model, and by examples
+# in our network. Then *f* becomes an all-gather in the forward pass, because `up` needs all examples. *g*
 # becomes a reduce-scatter, because each rank needs only the sums of its own examples. In the backward pass
-# the roles are exchanged. Because an all-reduce consists of a reduce-scatter and an all-gather (lab 12),
-# the bytes are the same, but the activations between the blocks take only $1/N$ of the memory.
+# *f* is a reduce-scatter and *g* an all-gather. Because an all-reduce consists of a reduce-scatter and an
+# all-gather (lab 12), the bytes are the same, but the activations between the blocks take only $1/N$ of the
+# memory.
 #
 # ![Two rows that compare a block with and without sequence parallelism. Without it every rank holds all examples of x, f is the identity and g an all-reduce. With it a rank holds its part of the examples, f is an all-gather and g a reduce-scatter.](pictures/sequence_parallel.svg)
 #
 # ## Two-dimensional and three-dimensional splits: AxoNN
 #
-# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step, and the next
-# operation waits for each of these all-reduces. So the ranks that split a layer belong on one server, where a
-# link between GPUs carries 450 GB/s in place of 50 GB/s (lab 1). More ranks do not reduce these 4 arrays.
+# With Megatron-LM's split every rank sends up to 4 arrays of (batch, $h$) per block and step: two all-reduces
+# that send $2(N-1)/N$ arrays each. The next operation waits for each of them. So the ranks that split a layer
+# belong on one server, where a link between GPUs carries 450 GB/s in place of 50 GB/s (lab 1). More ranks do
+# not reduce these 4 arrays.
 # **AxoNN** ([Singh et al. 2023](https://arxiv.org/abs/2305.13525)) arranges the ranks in a grid
 # of $r$ rows and $c$ columns, and splits *every* matrix both ways. The outputs of `up` are split over the
-# rows and its inputs over the columns, and `down` the other way round. Each rank stores $1/(rc)$ of both
-# matrices. Now every product is a partial sum: that of `up` is all-reduced among the $c$ ranks of a row of
-# the grid, and that of `down` among the $r$ ranks of a column. A third dimension, *depth*, splits the
+# rows of the grid and its inputs over the columns of the grid, and `down` the other way round. Each rank stores
+# $1/(rc)$ of both matrices. Now every product is a partial sum: that of `up` is all-reduced among the $c$ ranks
+# in the same row of the grid, and that of `down` among the $r$ ranks in the same column. The code below names a
+# group by what differs in it: the ranks of one row differ in their column, so their group is "columns". A third
+# dimension, *depth*, splits the
 # batch. It also shards each part of a weight once more and gathers it when it is needed, as FSDP does (lab
 # 12).
 #
@@ -665,11 +690,16 @@ describe(
 )
 
 # %% [markdown]
-# **Result.** Megatron-LM's split approaches 4 arrays per block. The best grid sends $16/\sqrt{N} - 20/N$
-# arrays or slightly more: the same on 8 ranks, and less from 16 ranks on. On 4 ranks a grid of 2 x 2 sends
-# *more*, 5 arrays instead of 3, because the outputs of `up` are four times as large as those of `down`. So
-# the one-dimensional split is right within a server of 8 GPUs, and a grid is for hundreds of GPUs. If you
-# predicted a smaller number, you may have overlooked the all-reduce of the large outputs of `up`, which the
+# **Result.** Megatron-LM's split approaches 4 arrays per block. By your formula a grid sends $\frac{4}{N}(4c
+# + r - 5)$ arrays. This is smallest if $r = 4c$, and then it is $16/\sqrt{N} - 20/N$. With powers of two it
+# is that or slightly more: the same as Megatron-LM's split on 8 ranks, 2.75 instead of 3.75 arrays on 16, and
+# 0.92 instead of 3.98 on 256. On 4 ranks a grid of 2 x 2 sends *more*, 5 arrays instead of 3, because the
+# outputs of `up` are four times as large as those of `down`. So the one-dimensional split is right within a
+# server of 8 GPUs, and the grid saves most on hundreds of GPUs. The batch does not matter for this
+# comparison, because both splits send only activations. There are also splits that send blocks of the
+# weights, such as that of [Xu et al. 2021](https://arxiv.org/abs/2104.05343). They are an advantage only with
+# large batches, because the blocks of the weights are sent however small the batch is. If you predicted a
+# smaller number, you may have overlooked the all-reduce of the large outputs of `up`, which the
 # one-dimensional split avoids.
 #
 # ## Measurement of all modes
@@ -681,8 +711,9 @@ describe(
 # with computation needs a GPU and was not run, so take its bytes from this table and its speed from the
 # papers.
 #
-# Which of the five modes stores the least on a rank of four? Remember what each mode replicates: the table
-# of split and replicated tensors, the stem, and the head.
+# Which of the five modes stores the least on a rank of four? The parts of the blocks are equally large in all
+# modes. So look at the stem, a layer of $784 \cdot 256$ weights: `by-hand` and `dtensor` replicate it, `grid`
+# and `axonn` split it over the two columns of their grid, and `sequence` splits it over all ranks.
 
 # %%
 # Prediction 3: "by-hand", "dtensor", "sequence", "grid" or "axonn". Replace both values of None.
@@ -738,9 +769,8 @@ modes_table(reference("tensor_modes"))
 # %% [markdown]
 # **Result.** The second table is the course's measurement (n = 3). All losses agree with the serial run, up
 # to rounding. The memory agrees with the formula to the byte. On four ranks `by-hand` and `dtensor` store
-# 8.8 MB, because they replicate the stem. The grid splits the stem over its two columns and stores 7.6 MB.
-# `sequence` splits it over all four ranks and stores 7.0 MB, the least. A reason that leads there is to
-# look at the largest *replicated* tensor, since the split tensors are the same for all modes.
+# 8.8 MB, because they replicate the stem. `grid` and `axonn` split the stem over two columns and store 7.6
+# MB. `sequence` splits it over all four ranks and stores 7.0 MB, the least.
 #
 # By hand and with DTensor the same collectives are called and the same 0.80 MB are sent. The grid sends
 # more, 1.3 MB, as predicted for four ranks. `sequence` sends 1.5 MB, because Gloo's reduce-scatter does a

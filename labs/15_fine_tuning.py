@@ -91,9 +91,10 @@ workbook = Workbook(15)
 # 3. *All GPUs work on one problem and talk after every step.* It needs the fast networks for which
 #    supercomputers are built, and it uses the collectives that you know: all-reduce, all-gather and
 #    reduce-scatter.
-# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes: 4 for a
-#    copy of the weight and for its gradient in 16 bits, and 12 for the weight and Adam's two averages in 32
-#    bits (lab 12). 405 billion of them take 6.5 TB, which must be sharded over many GPUs.
+# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes (lab 12).
+#    In 16 bits there are a copy of the weight and its gradient, $2 + 2$ bytes. In 32 bits there are the
+#    weight itself and Adam's two averages, $4 + 4 + 4$ bytes. 405 billion of them take 6.5 TB, which must be
+#    sharded over many GPUs.
 #
 # ## Tokens and embeddings
 #
@@ -118,8 +119,8 @@ workbook = Workbook(15)
 # Each token computes three vectors from its own vector with three linear layers. The *query* says what the
 # token looks for, the *key* says what it offers, and the *value* is the information itself. The score of
 # token $t$ for token $s$ is the dot product of the query of $t$ and the key of $s$, divided by $\sqrt{d}$,
-# where $d$ is the width. A softmax turns the scores of a row into weights that sum to 1. The output is the
-# weighted mean of the values:
+# where $d$ is the length of these vectors. A softmax turns the scores of a row into weights that sum to 1.
+# The output is the weighted mean of the values:
 #
 # $$\text{attention}(Q, K, V) = \text{softmax}\left(\frac{Q K^T}{\sqrt d} + \text{mask}\right) V$$
 #
@@ -287,8 +288,14 @@ for text in ("The return statement", "If a class"):
 
 # %% [markdown]
 # The base model continues the text in the style of Python's reference. Your loop computes the whole text
-# again for each new token. Real programs keep the keys and values of earlier tokens in a *KV cache*, so
-# that only the new token must be computed.
+# again for each new token. Real programs keep the keys and values of earlier tokens in a *KV cache*. The prompt
+# goes through the network once, and then only each new token. This is possible because of the causal mask: an
+# earlier token never looks at a later one, so its keys and values do not change when the text grows. For
+# example, with a prompt of 10 tokens and 5 new ones your loop puts $10 + 11 + 12 + 13 + 14 = 60$ tokens through
+# the network. With the cache it is $10 + 1 + 1 + 1 + 1 = 14$, because the prompt gives the first new token, and
+# the last one need not be put in. The cache costs memory: two vectors for each
+# token in each layer. With 32 layers of width 4,096 and 2 bytes per number it takes $2 \cdot 32 \cdot 4096
+# \cdot 2 = 0.5$ MB per token, so 1 GB for a text of 2,000 tokens.
 #
 # ## Training compared with inference
 #
@@ -298,6 +305,7 @@ for text in ("The return statement", "If a class"):
 # |---|---|---|
 # | operations per parameter and token | 6 | 2 |
 # | memory per parameter | 16 bytes with Adam and mixed precision | 2 bytes in float16, 1 in 8 bits |
+# | memory in addition | activations of all layers, for the backward pass | KV cache |
 # | tokens at a time | all positions of many texts | one new token per request |
 # | limited by | computing speed and the network | reading the weights from memory |
 # | matters most | throughput, tokens per second | latency, the time until the answer |
@@ -306,8 +314,13 @@ for text in ("The return statement", "If a class"):
 # request, all of them are read. A processor with 50 GB/s memory bandwidth can therefore generate at most
 # 25 tokens per second, however fast it computes. Smaller numbers help directly: with 8 bits per weight the
 # bound is 50 tokens per second. This is why models for phones, cars and cameras, called *edge devices*,
-# are stored with 8 or 4 bits per weight. They also run without a network and keep private data on the
-# device.
+# are stored with 8 or 4 bits per weight. They also run without an Internet connection and keep private data on
+# the device.
+#
+# One reading of the weights can serve several texts. If 8 requests are computed together, each weight is read
+# once for 8 tokens. The time per token stays nearly the same, so the total rate is nearly 8 times as high. This
+# goes on until the processor cannot compute faster. Training works far beyond this point: it uses each weight
+# that it reads for thousands of tokens, so arithmetic limits it.
 #
 # ## Instruction records
 #
@@ -599,9 +612,12 @@ exercises.check_collate(collate)
 # ![LoRA on one layer. The input goes through the large frozen matrix W, and next to it through the small matrices A and B. Both results are added. Only A and B are trained.](pictures/lora.svg)
 #
 # For example, a layer with 4,096 inputs and 4,096 outputs has 16.8 million weights. With $r = 8$, $A$ and
-# $B$ have $2 \cdot 8 \cdot 4096 = 65{,}536$ numbers, which is 0.4 %. The product $BA$ is as large as $W$, but
-# its rank in linear algebra, the number of independent rows, is at most $r$. The fixed number $\alpha$
-# scales the change, so that another $r$ hardly needs another learning rate. The idea behind it is that
+# $B$ have $2 \cdot 8 \cdot 4096 = 65{,}536$ numbers, which is 0.4 %. The product $BA$ has the shape of $W$, but
+# only $r$ of its rows are linearly independent. (Linear algebra calls this number the rank of a matrix. It has
+# nothing to do with the ranks that train together.) The fixed number $\alpha$ scales the change, so that a
+# different $r$ needs about the same learning rate. At the start one of the two matrices is zero and the other is
+# random, so the change is zero and training begins with the base model. If both were zero, the gradients of both
+# would be zero, and neither would ever change. The idea behind it is that
 # fine-tuning changes what a model does only a little, so that a change of low rank is enough. On GPT-3
 # with 175 billion parameters LoRA reduced the number of trained parameters by a factor of 10,000 and the
 # memory by a factor of 3 (Hu et al. 2021).
@@ -676,10 +692,10 @@ print(f"held-out loss of the LoRA model {lora_loss:.3f}, of the base model {base
 print(list(saved)[:3])
 
 # %% [markdown]
-# The two losses differ, so the LoRA model is not the base model. After a long pretraining the base model
-# has the *higher* loss. It is confidently wrong, because it expects Python's documentation and not short
-# answers. A model with random weights spreads its probability over all tokens, and its loss is near $\ln
-# 1024$.
+# The two losses differ, so the LoRA model is not the base model. Which of them is higher proves nothing.
+# After a long pretraining it is the loss of the *base* model: this model is confidently wrong, because it
+# expects Python's documentation and not short answers. A model with random weights spreads its probability
+# over all tokens, and its loss is near $\ln 1024$.
 #
 # ### Exercise 7: Repair the loading
 #
@@ -760,6 +776,11 @@ for name, parameters in (("phi-1.5", 1.4e9), ("LLaMA", 6.7e9)):
     print(f"{name}, {parameters / 1e9} billion: full {full:.0f} GB, LoRA with 0.5 % {few:.0f} GB")
 
 # %% [markdown]
+# So much for float32. In mixed precision a trained parameter takes 16 bytes, as at the beginning of this lab,
+# but a *frozen* weight only 2, because its 32-bit copy would never change. LLaMA with LoRA then needs $6.7
+# \cdot 2 = 13.4$ GB for all weights, and $0.005 \cdot 6.7 \cdot 16 = 0.5$ GB for the trained 0.5 %. This fits
+# into a GPU with 24 GB.
+#
 # Activations come in addition. LoRA needs nearly as many of them as full fine-tuning, because gradients
 # still flow through every layer down to the first A. In our small model the activations of a step are much
 # larger than the weights.
@@ -825,8 +846,9 @@ sizes.round(2)
 # Now we use everything that you wrote: 900 records for training, and 100 that the model never sees, the
 # *held-out* records. The records ask for facts, such as the opposite of a word, and a fact that was not
 # learned cannot be guessed. So nearly all held-out records ask in other words what a training record asks. The
-# held-out loss counts the tokens of the answers. An answer is *exact* if the model predicts each of its tokens
-# right from the right tokens before it, including the end. LoRA gets a larger learning rate, as usual. As
+# held-out loss counts the tokens of the answers. An answer is *exact* if the model predicts every token of it,
+# including the end. (Nothing is generated: at each position the model reads the prompt and the true tokens
+# before, also after a wrong prediction.) LoRA gets a larger learning rate, as usual. As
 # in the earlier labs, `sweep` runs each setting and `reference` returns the results that the course ships,
 # drawn as lines.
 
@@ -946,9 +968,10 @@ pd.DataFrame(rows).transpose().round(2)
 # records each see the same 16 records. But the answers have different lengths, so a mean of the means of
 # two ranks is not the mean over all tokens. For example, rank 0 has 2 tokens with a mean loss of 1, and
 # rank 1 has 8 tokens with a mean loss of 2. The mean of means is 1.5, and the mean over all 10 tokens is
-# 1.8. `LanguageModel.training_step` therefore weights the loss of each rank by its number of tokens, divided
-# by the mean number of tokens of a rank. The ranks get the weights 2/5 and 8/5, and the mean of $0.4 \cdot 1$
-# and $1.6 \cdot 2$ is 1.8.
+# 1.8. Therefore `LanguageModel.training_step` multiplies the loss of each rank by a factor: the number of its
+# tokens, divided by the mean of these numbers over the ranks. Here the factors are 2/5 and 8/5, and the mean of
+# $0.4 \cdot 1$ and $1.6 \cdot 2$ is 1.8. Gradient accumulation (lab 9) has the same problem and the same
+# solution, with micro-batches in place of ranks.
 
 # %%
 # Prediction 5: rank 0 has 3 tokens with a mean loss of 2, and rank 1 has 1 token with a loss of 6. What is the
@@ -1045,11 +1068,14 @@ for name, tensor in list(weights.get("model", weights).items())[:5]:
 #     srun --ntasks-per-node 2 python labs/language_model.py finetune --config labs/configs/lora.yaml --out runs/tuned
 #
 # A file with settings makes a run repeatable, and options on the command line override it.
-# `labs/configs/phi_alpaca.yaml` describes a run with real weights and real records: phi-1.5 of Microsoft,
-# 1.4 billion parameters, on 52,000 cleaned Alpaca records, with four ranks and 8 records per rank. The
-# *global batch size* is therefore 32. With the strategy `fsdp` each of the four GPUs holds a quarter of
-# the weights, gradients and optimizer state, $16 \cdot 1.4 / 4 = 5.6$ GB, and the activations come in
-# addition:
+# `labs/configs/phi_alpaca.yaml` describes a run with real weights and real records: phi-1.5 of Microsoft, 1.4
+# billion parameters, on 52,000 cleaned Alpaca records, with four ranks and 8 records per rank. The *global
+# batch size* is therefore 32. If only 2 records at a time fit into a GPU, each rank makes 4 micro-batches per
+# step, $4 \cdot 4 \cdot 2 = 32$, and training is the same. As long as the whole model with its optimizer
+# state fits into one GPU, `ddp` is the better choice. FSDP saves memory, but it must also gather the weights
+# in every layer, so it sends 1.5 times as much (lab 12). With the strategy `fsdp` each of the four GPUs holds
+# a quarter of the weights, gradients and optimizer state, $16 \cdot 1.4 / 4 = 5.6$ GB, and the activations
+# come in addition:
 #
 #     litgpt download microsoft/phi-1_5
 #     sbatch --ntasks-per-node=4 --gres=gpu:4 docker/slurm/torch.sbatch labs/language_model.py finetune --config labs/configs/phi_alpaca.yaml --out runs/phi

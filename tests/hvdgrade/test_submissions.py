@@ -40,10 +40,8 @@ CORE = """
     memory_hog prints_forever crashes not_python too_large waits_before_it_begins
 """.split()
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
-RULES = {
-    "budget": 180.0,
-    "probe_seconds": 180.0,
-}  # enough on a machine that is busy with other things
+# Enough for an emulated bfloat16 or fp16 on a slow processor that is busy with other things.
+RULES = {"budget": 480.0, "probe_seconds": 480.0}
 MEMORY_BYTES = 3 << 30  # of a jail
 MARK = "hvdgrade-was-here"  # what hostile submissions leave wherever they can write
 
@@ -166,6 +164,7 @@ def class_folder(tmp_path) -> Path:
 
 @pytest.mark.mpi
 @pytest.mark.grading
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n in CORE else [pytest.mark.thorough]) for n in NAMES],

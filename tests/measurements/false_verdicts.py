@@ -61,7 +61,7 @@ def grade(names: list[str], folder: Path) -> None:
         cwd=ROOT,
         env={**os.environ, "HVDGRADE_KEEP": str(folder.resolve())},
         stdout=sys.stderr,
-        timeout=600 * len(names),
+        timeout=1500 * len(names),
     )
 
 
