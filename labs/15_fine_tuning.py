@@ -318,8 +318,8 @@ for text in ("The return statement", "If a class"):
 # the device.
 #
 # One reading of the weights can serve several texts. If 8 requests are computed together, each weight is read
-# once for 8 tokens. The time per token stays nearly the same, so the total rate is nearly 8 times as high. This
-# goes on until the processor cannot compute faster. Training works far beyond this point: it uses each weight
+# once for 8 tokens. The time per token stays nearly the same, so the total rate is nearly 8 times as high. More
+# texts help until the processor cannot compute faster. Training works far beyond this point: it uses each weight
 # that it reads for thousands of tokens, so arithmetic limits it.
 #
 # ## Instruction records
