@@ -3,10 +3,10 @@ SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
 # Finds, downloads or makes the data. Labs that need no data open without them.
 DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-.PHONY: help setup assess test test-quick lab site notebooks bench gpu check
+.PHONY: help setup assess test test-quick test-notebooks lab site notebooks bench gpu check
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s%s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' Makefile
 
 setup: ## make .venv, install the pinned packages, build and cache Horovod
 	@bash docker/setup.sh
@@ -15,21 +15,25 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Three workers share the tests and the quick runs of the notebooks, as much of each is start-up and waiting, and each
-# computes with one thread. A worker takes tests in their order, because the tests of a file share what they start. Whole
-# gradings and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
+# Three workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
+# takes tests in their order, because the tests of a file share what they start. Whole gradings and two hosts run alone.
+# Training scripts fork from a process that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
 WORKERS = -n 3 --dist worksteal
-FORKED = .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
-test: setup ## run the test suite without its longest tests (CONTRIBUTING.md)
+FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
+NOTEBOOKS = tests/notebooks tests/labs/test_labs.py
+test: setup ## run the test suite without the notebooks and the longest tests (CONTRIBUTING.md)
 	@$(DATA)
-	@export LAB_QUICK=1; failed=0; \
-	OMP_NUM_THREADS=1 $(FORKED) .venv/bin/pytest notebooks/solutions tests $(WORKERS) \
-	    -m "not thorough and not ($(ALONE))" || failed=1; \
-	.venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
+	@failed=0; \
+	$(FORKED) .venv/bin/pytest tests $(NOTEBOOKS:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))" || failed=1; \
+	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
+
+test-notebooks: setup ## run every notebook quickly, and open the notebooks and the site in a browser
+	@$(DATA)
+	@$(FORKED) .venv/bin/pytest notebooks/solutions $(NOTEBOOKS) $(WORKERS)
 
 # Only tests of one process, without the slow ones and without the folders whose tests start many programs.
 QUICK = hvdgrade hvdlab measurements
