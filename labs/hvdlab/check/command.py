@@ -171,19 +171,26 @@ def check(
         error = _error(run, output, guard.found, timeout if late else None, bool(findings))
     for event in run.rank0("init"):
         if event["size"] != ranks:
-            raise CheckError(
-                f"torchrun started {ranks} ranks, but the process group has {event['size']}: leave out rank= "
-                "and world_size= in init_process_group."
-                if facts.process_group
-                else f"mpirun started {ranks} ranks, but Horovod reports {event['size']}, because it was "
-                "built for another MPI. Run `hvdlab doctor`."
-            )
+            raise CheckError(_wrong_size(facts, ranks, event["size"]))
     made = max(len(run.of(rank, "step")) for rank in run.ranks)
     if not made and not findings:
         raise CheckError(f"{script.name} made no step of training: {error or _no_step(facts)}")
     ended = "deadlock" if guard.found else "time" if late else "itself"
     seconds = time.monotonic() - started
     return Checked(findings, error, left_out, ended, made, seconds, output, events, _note(run))
+
+
+def _wrong_size(facts: source_facts.Facts, ranks: int, size: int) -> str:
+    """Return why the library of a script counts `size` ranks, although `ranks` were started."""
+    if facts.process_group:
+        return (
+            f"torchrun started {ranks} ranks, but the process group has {size}: leave out rank= and "
+            "world_size= in init_process_group."
+        )
+    return (
+        f"mpirun started {ranks} ranks, but Horovod reports {size}, because it was built for another MPI. "
+        "Run `hvdlab doctor`."
+    )
 
 
 def _note(run: Run) -> str | None:

@@ -40,8 +40,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         watch: gets the events.
     """
     initialize = torch.optim.Optimizer.__init__
-    created, depth = 0, 0
-    norm_layers = _norm_layers(torch)
+    created, depth, norm_layers = 0, 0, _norm_layers(torch)
 
     @functools.wraps(initialize)
     def __init__(self: Any, params: Any, defaults: dict) -> None:
@@ -80,16 +79,15 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         if not ours(optimizer):
             return
         group, ids, wrapped = optimizer.param_groups[0], _ids(optimizer), watch.wrapped_parameters
-        params = [p for group in optimizer.param_groups for p in group["params"]]
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        unused = (wrapped[id(p)] for p in params if p.grad is None and id(p) in wrapped)
         if not watch.steps:
             devices(torch, watch)
         watch.step(
             optimizer=optimizer._hvdlab_number,
             wrapped=hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch),
             foreign=bool(wrapped) and wrapped.keys().isdisjoint(ids),
-            unused=next(
-                (wrapped[id(p)] for p in params if p.grad is None and id(p) in wrapped), None
-            ),
+            unused=next(unused, None),
             rate=number(group.get("lr")),  # Adafactor's may be None
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, _weights(optimizer)),
