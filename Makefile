@@ -3,7 +3,7 @@ SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
 # Finds, downloads or makes the data. Labs that need no data open without them.
 DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-.PHONY: help setup assess test test-quick test-notebooks lab site notebooks bench gpu check
+.PHONY: help setup assess test test-quick test-whole lab site notebooks bench gpu check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' Makefile
@@ -23,17 +23,17 @@ SERVERS = slurm or browser
 ALONE = grading or multihost
 WORKERS = -n 3 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
-NOTEBOOKS = tests/notebooks tests/labs/test_labs.py
-test: setup ## run the test suite without the notebooks and the longest tests (CONTRIBUTING.md)
+NOTEBOOKS = tests/notebooks tests/labs/test_labs.py tests/labs/test_pictures.py
+test: setup ## run the test suite without whole gradings, whole notebooks and the longest tests (CONTRIBUTING.md)
+	@$(DATA)
+	@$(FORKED) .venv/bin/pytest tests $(NOTEBOOKS:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))"
+
+test-whole: setup ## grade whole scripts, run every notebook quickly, and open the notebooks and the site in a browser
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest tests $(NOTEBOOKS:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))" || failed=1; \
+	$(FORKED) .venv/bin/pytest notebooks/solutions $(NOTEBOOKS) $(WORKERS) || failed=1; \
 	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
-
-test-notebooks: setup ## run every notebook quickly, and open the notebooks and the site in a browser
-	@$(DATA)
-	@$(FORKED) .venv/bin/pytest notebooks/solutions $(NOTEBOOKS) $(WORKERS)
 
 # Only tests of one process, without the slow ones and without the folders whose tests start many programs.
 QUICK = hvdgrade hvdlab measurements

@@ -253,7 +253,7 @@ thorough = functools.partial(pytest.param, marks=pytest.mark.thorough)
     [
         ("", {}, ["download.pytorch.org", "pip.invalid"]),
         thorough("580.65.06, 9.0", {}, ["pip.invalid"]),
-        ("535.104.05, 8.0", {}, ["download.pytorch.org", "pip.invalid"]),  # for CUDA 12
+        thorough("535.104.05, 8.0", {}, ["download.pytorch.org", "pip.invalid"]),  # for CUDA 12
         thorough("", {"TORCH_INDEX": ""}, ["pip.invalid"]),
         thorough(
             "535.104.05, 8.0",
@@ -263,7 +263,9 @@ thorough = functools.partial(pytest.param, marks=pytest.mark.thorough)
         # The previous set-up was on a login node, for the GPUs of other nodes.
         thorough("", {"before": "\n"}, ["pip.invalid"]),
         thorough("", {"before": "https://torch.invalid/whl\n"}, ["torch.invalid", "pip.invalid"]),
-        ("", {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]),
+        thorough(
+            "", {"before": "\n", "TORCH_INDEX": "https://b.invalid"}, ["b.invalid", "pip.invalid"]
+        ),
         # torch comes with the image
         thorough("", {"NVIDIA_PYTORCH_VERSION": "25.02"}, ["pip.invalid"]),
         ("580.65.06, 9.0", {"BASE": "here"}, ["pip.invalid"]),  # torch comes with the base

@@ -242,7 +242,7 @@ def test_tokens_keep_what_libraries_call_things_and_nothing_else():
         assert token not in one + other
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_three_hundred_submissions_take_seconds():
     chance = random.Random(1)
     lines = ORIGINAL.decode().splitlines()

@@ -42,7 +42,7 @@ def arguments(bench: ModuleType, *words: str) -> argparse.Namespace:
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_allreduce(tmp_path: Path) -> None:
     options = dict(list(allreduce.OPTIONS.items())[:2]) | {"fp16 compression": {}}
     found = allreduce.allreduce(2, 1, (1024, 65536), options, silent)

@@ -14,11 +14,10 @@ from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
-    "identical_batches_torch",
     "clip_before_average_torch",
     "gradients_not_averaged_keras",
     *("wrapper_not_called_ddp", "collective_on_some_ranks_ddp", "torch_ddp_style"),
-    *("legacy_tape_style", "keras_fit_arrays", "torch_by_hand", "torch_local_steps"),
+    *("legacy_tape_style", "keras_fit_arrays"),
 }
 
 
