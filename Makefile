@@ -16,8 +16,9 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
 # Three workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
-# takes tests in their order, because the tests of a file share what they start. Whole gradings and two hosts run alone.
-# Training scripts fork from a process that has imported the frameworks.
+# takes tests in their order, because the tests of a file share what they start. In test-whole one worker runs all tests
+# of the site, which it builds for them. Whole gradings and two hosts run alone. Training scripts fork from a process
+# that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
@@ -31,7 +32,7 @@ test: setup ## run the test suite without whole gradings, whole notebooks and th
 test-whole: setup ## grade whole scripts, run every notebook quickly, and open the notebooks and the site in a browser
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest notebooks/solutions $(NOTEBOOKS) $(WORKERS) || failed=1; \
+	$(FORKED) .venv/bin/pytest notebooks/solutions $(NOTEBOOKS) -n 3 --dist loadgroup || failed=1; \
 	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
 
