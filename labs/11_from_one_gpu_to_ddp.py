@@ -718,21 +718,19 @@ table.round(4)
 # `torchrun` starts ranks only on its own node. So the job starts one `torchrun` on each node with `srun`, the command that starts
 # processes on the nodes of a job. All of them get the same address as meeting point: the first node of the job.
 #
-# ```bash
-# #!/bin/bash
-# #SBATCH --nodes=2                 # two machines
-# #SBATCH --ntasks-per-node=1       # one torchrun on each of them
-# #SBATCH --gpus-per-node=4
-# #SBATCH --cpus-per-task=32        # cores for the four ranks of a node
-# #SBATCH --time=00:30:00
+#     #!/bin/bash
+#     #SBATCH --nodes=2                 # two machines
+#     #SBATCH --ntasks-per-node=1       # one torchrun on each of them
+#     #SBATCH --gpus-per-node=4
+#     #SBATCH --cpus-per-task=32        # cores for the four ranks of a node
+#     #SBATCH --time=00:30:00
 #
-# first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# export OMP_NUM_THREADS=8          # cores per rank
-# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
-#     torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
-#     --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
-#     labs/fashion_mnist_ddp.py --epochs 3
-# ```
+#     first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+#     export OMP_NUM_THREADS=8          # cores per rank
+#     srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+#         torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
+#         --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
+#         labs/fashion_mnist_ddp.py --epochs 3
 #
 # The option `--nnodes` is the number of nodes, and `--nproc-per-node` is the number of ranks on each of them. `--rdzv-endpoint` is the
 # meeting point, and `--rdzv-id` is a name that separates this job from others. With 2 nodes and 4 ranks per node, the world size

@@ -54,6 +54,25 @@ def test_the_committed_notebooks_are_up_to_date():
     assert done.returncode == 0, done.stderr
 
 
+LABS = sorted(ROOT.glob("labs/[0-9]*.py"))[
+    1:
+]  # the first is the start page, which has no solutions
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_every_line_of_the_text_arrives_in_the_notebook(path):
+    written = []
+    for cell in path.read_text(encoding="utf-8").split("# %%")[1:]:
+        head, *lines = cell.rstrip().split("\n")
+        if "[markdown]" in head:
+            written += [line.removeprefix("# ") for line in lines if line.strip("# ")]
+    book = nbformat.read(ROOT / "notebooks/solutions" / f"{path.stem}.ipynb", 4)
+    shown = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown").split(
+        "\n"
+    )
+    assert [line for line in written if line not in shown and "](pictures/" not in line] == []
+
+
 def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
     (builder.LABS / "07_title.py").write_text(SOURCE)
     assert run(builder, monkeypatch) == 0
