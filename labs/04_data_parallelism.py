@@ -101,13 +101,14 @@ workbook = Workbook(4)
 # $$\text{data: } \tfrac{2(N-1)}{N}\,4\,W
 # \qquad \text{model: } \tfrac{N-1}{N}\,4\,B\,(\text{inputs}+\text{outputs}).$$
 #
-# The first formula is that of a ring all-reduce, which you derive below. In the second formula the outputs
-# are gathered in the forward pass. In the backward pass the gradients of the inputs are summed, and each
-# rank keeps only the part of its own units of the layer before, which costs half of an all-reduce. (The
-# first layer needs no gradient of its inputs, because these are the images.) For example, take a fully
-# connected layer with 4096 inputs and 1000 outputs on $N = 4$ ranks with $B = 512$. It has $W = 4.1$ million
-# weights. Data parallelism sends $1.5 \cdot 4 \cdot 4.1 = 25$ MB per rank. Model parallelism sends $0.75
-# \cdot 4 \cdot 512 \cdot 5096$ bytes, which is 7.8 MB.
+# The first formula is that of a ring all-reduce, which adds up an array over all ranks and which you derive
+# below. In the second formula each rank computes some of the outputs, and in the forward pass the ranks send
+# them to each other. In the backward pass each rank knows a part of the sum for the gradient of every input.
+# The ranks add up these parts, and each rank keeps only the inputs that it has computed itself. This is half
+# of what an all-reduce does, so it costs half. (The first layer needs no gradient of its inputs, because
+# these are the images.) For example, take a fully connected layer with 4096 inputs and 1000 outputs on $N =
+# 4$ ranks with $B = 512$. It has $W = 4.1$ million weights. Data parallelism sends $1.5 \cdot 4 \cdot 4.1 =
+# 25$ MB per rank. Model parallelism sends $0.75 \cdot 4 \cdot 512 \cdot 5096$ bytes, which is 7.8 MB.
 
 # %% tags=["folded"]
 RANKS, BATCH = 4, 512
@@ -653,9 +654,9 @@ describe(
 # $10^{-8}$, and some of them add up over the steps.
 #
 # Without the broadcast the ranks start with different weights and keep that difference of about 0.05, because
-# all of them then make the same steps. Without the averaging each rank trains its own network on its own
-# examples, and the difference grows. **Neither mistake stops the program**, and the loss falls in both cases.
-# You have to look.
+# all of them subtract the same averaged gradient in every step. Without the averaging each rank trains its
+# own network on its own examples, and the difference grows. **Neither mistake stops the program**, and the
+# loss falls in both cases. You have to look.
 #
 # ## All-reduce through one root
 #
@@ -1076,9 +1077,10 @@ compare(*few, by=["ranks", "KB", "algorithm"], value="milliseconds")
 # Each call makes a new array for the result, as `np.empty_like` does. The operating system gives memory to a
 # process in *pages* of 4 KB, and only when the process touches them for the first time. This is a **page
 # fault**, and it takes of the order of a microsecond. When arrays are freed, the memory allocator of the C
-# library returns a large free block to the system. The ring frees one and a half arrays per call, and the
-# block stays with the process. `comm.Allreduce` with a new result frees two: the result, and an array of the
-# same size inside the library. The root algorithm frees two as well. These go back to the system, and the
+# library returns a large free block to the system, and keeps a smaller one for the next call. On two ranks
+# the ring frees one and a half arrays per call: the result, and the received chunk, which is half an array.
+# This block stays with the process. `comm.Allreduce` with a new result frees two: the result, and an array of
+# the same size inside the library. The root algorithm frees two as well. These go back to the system, and the
 # next call must fetch every page again.
 #
 # The next cell repeats the measurement for 1 MB and counts page faults. It adds a third variant, which calls
@@ -1148,7 +1150,7 @@ pd.DataFrame(measured).set_index("all-reduce")
 # * MPI starts N copies of one program. Each copy has a rank, and they exchange messages through a
 #   communicator. Collectives are called by all ranks.
 # * Blocking sends on all ranks can end in a deadlock. Order the calls, or use `Sendrecv`.
-# * With broadcast and averaging, 4 ranks stayed within $10^{-7}$ of a single rank over 120 steps (n=3).
+# * With broadcast and averaging, 4 ranks stayed within $10^{-6}$ of a single rank over 120 steps (n=3).
 #   Without the averaging they differed by 0.06, and without the broadcast by 0.05.
 # * The root algorithm moves $2(N-1)$ arrays through its root. The ring moves $4(N-1)/N < 4$ arrays through
 #   each rank, in $2(N-1)$ steps. A tree needs only $2\log_2 N$ steps.

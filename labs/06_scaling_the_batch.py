@@ -284,8 +284,9 @@ choice_exercises.check_norms_before_and_after(norms_before_and_after)
 #
 # The next cell trains the network as eight ranks with 32 images each would train it. In each step it computes
 # eight gradients, takes both norms, and applies the average. The estimate of a single step is useless,
-# because the estimate of $|G|^2$ may be close to zero or negative. So it averages `G2` and `S` *separately*
-# over about the last 50 steps, and divides the averages. (`hvdlab.noise_scale.NoiseScale` does this for your
+# because the estimate of $|G|^2$ may be close to zero or negative. So it averages `G2` and `S` *separately* and
+# divides the averages. Each average keeps 98 % of its value in a step and takes 2 % from the new estimate, so it
+# covers about the last $1 / 0.02 = 50$ steps. (`hvdlab.noise_scale.NoiseScale` does this for your
 # own trainings.) The goal is that 85 % of the held-out images are classified correctly.
 
 # %%
@@ -345,9 +346,10 @@ describe(
 # ## Critical batch size
 #
 # The noise model also predicts the number of steps. A step with the noise $\operatorname{tr}\Sigma / B$ makes
-# less progress than a step with the true gradient. McCandlish et al. derive the factor
-# $1 / (1 + B_\text{noise} / B)$ for a well-chosen learning rate. If this factor was constant during training,
-# the number of steps $S(B)$ to the goal would be
+# less progress than a step with the true gradient. McCandlish et al. derive for a well-chosen learning rate
+# that it makes the fraction $1 / (1 + B_\text{noise} / B)$ of the progress. For example, with $B =
+# B_\text{noise}$ it makes half of the progress, so twice as many steps are needed. If this fraction was
+# constant during training, the number of steps $S(B)$ to the goal would be
 #
 # $$S(B) = S_\text{min} \left( 1 + \frac{B_\text{crit}}{B} \right).$$
 #
@@ -559,9 +561,10 @@ compare(yours, course, by=["what"], value="value")
 #
 # ![Curve of images read against steps to the goal with one point per batch size. It approaches a minimum number of steps at the top and a minimum number of images at the right, so time and cost cannot both be minimal](pictures/steps_and_images.svg)
 #
-# Every batch size is a point on this curve. On the left, saving a few more steps costs twice as many images.
-# On the right, saving a few images costs twice as many steps. The best trade-off is near the critical batch:
-# there a run needs twice the minimum of steps and reads twice the minimum of images.
+# Every batch size is a point on this curve, and the next point is a batch twice as large. At the left end the
+# batch is large already: doubling it saves hardly any steps and doubles the images. At the right end the
+# batch is small: halving it saves hardly any images and doubles the steps. The best trade-off is near the
+# critical batch: there a run needs twice the minimum of steps and reads twice the minimum of images.
 
 # %% tags=["folded"]
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4))
@@ -668,7 +671,7 @@ print(f"your choice for 240 s: {decision}")
 # %% [markdown]
 # With 15 minutes a single rank is the cheapest (batch 16, 0.72). With four minutes the answer is batch 128 on
 # eight ranks: 209 s for 1.40. A defence can go like this: "128 is the smallest batch that meets the deadline.
-# It lies below the critical batch of 190, so each doubling up to here saved more than 40 % of the steps, and
+# It lies below the critical batch of 190, so each doubling up to here saved more than a third of the steps, and
 # the cost rose only from 0.72 to 1.40. Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It
 # would finish after 149 s, but nothing requires that." Three minutes need batch 256 on 16 ranks. For two
 # minutes there is no answer, because the number of steps has a minimum and the communication grows with the
@@ -679,7 +682,8 @@ print(f"your choice for 240 s: {decision}")
 # The fourth quantity is accuracy. Until now a run continued until it reached the goal. Often a run has a
 # fixed number of epochs instead. Then a batch that is eight times larger makes eight times fewer steps, and
 # the question is how good the result is on *new* images. The difference between the held-out accuracy of a
-# small and of a large batch is called the **generalisation gap**.
+# small and of a large batch that fit the training images about equally well is called the **generalisation
+# gap**.
 #
 # [Keskar et al. (2017)](https://arxiv.org/abs/1609.04836) trained with batches of 256 and with 10 % of all
 # images, using Adam, until the loss stopped falling. Both fitted the training images. On test images the
@@ -776,9 +780,12 @@ describe(
 # **Compare your prediction.** Both reasons that you know lead to batch 64: it makes eight times more steps in
 # the same epochs, and its noise leads to flatter minima. In the reference run both batches learn (nearly) all
 # training images. The sharpness is 23 ± 10 with batch 64 and 370 ± 76 with batch 500 (n = 10), which is 16
-# times as much. The gap is 0.24 percentage points in favour of batch 64, with a standard error of 0.16. This
-# has the same sign as in the paper, but it is smaller than two standard errors, and single seeds differ in
-# sign. Ten seeds make the gap likely and do not prove it. With one seed you could have "shown" the opposite.
+# times as much (± is the standard deviation over the seeds). The gap is 0.24 percentage points in favour of the
+# small batch. To judge such a mean of $n$ differences, divide their standard deviation by $\sqrt n$. This is
+# the *standard error* of the mean, here 0.16. By chance alone a mean rarely lies more than two standard errors
+# away from the truth, so a gap that is smaller than this may be no gap at all. Ours has the same sign as in the
+# paper, but it is smaller than 0.32, and single seeds differ in sign. Ten seeds make the gap likely and do not
+# prove it. With one seed you could have "shown" the opposite.
 #
 # Two warnings belong to this result. *First*, both batches had the same epochs, so the large batch had an
 # eighth of the steps. [Shallue et al.](https://arxiv.org/abs/1811.03600) found no evidence that a large batch

@@ -100,7 +100,8 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 # the same, the weights therefore move much less in an epoch.
 #
 # **Linear scaling** multiplies the learning rate by $k$ ([Goyal et al.](https://arxiv.org/abs/1706.02677)).
-# The argument is that one step should cover the distance of $k$ small steps. For example, take one weight,
+# The argument is that one step should cover the distance of $k$ small steps, as long as the gradient hardly
+# changes on the way. For example, take one weight,
 # $\eta = 0.1$ and $k = 2$. Two batches of 32 images have the gradients 2 and 4. Two steps move the weight by
 # $0.1 \cdot 2 + 0.1 \cdot 4 = 0.6$. The batch of all 64 images has the mean gradient 3, so one step with
 # $\eta = 0.1$ moves it by 0.3, only half as far. With $\eta = 0.2$ it moves by 0.6.
@@ -114,10 +115,11 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 # then $\eta$ must become $\sqrt k\, \eta$, because $(\sqrt k\, \eta)^2 / (k B) = \eta^2 / B$. For example,
 # with $k = 16$ the linear rule turns 0.01 into 0.16, and the square-root rule turns it into 0.04.
 #
-# The linear rule keeps another kind of noise. Let $1/\eta$ updates, which move the weights by one whole
-# gradient, be a unit of *training time*. Their variances add up to $\eta \operatorname{tr}\Sigma / B$. So the
-# noise *per unit of training time* is proportional to $\eta / B$. For example, with $2\eta$ and $2B$ each
-# update has twice the variance, but there are half as many.
+# The linear rule keeps another kind of noise. Measure *training time* by the sum of the learning rates:
+# $1/\eta$ updates together move the weights by one whole gradient and are one unit of it. Each update adds
+# the variance $\eta^2 \operatorname{tr}\Sigma / B$, so $1/\eta$ of them add $\eta \operatorname{tr}\Sigma /
+# B$. The noise *per unit of training time* is therefore proportional to $\eta / B$. For example, with $2\eta$
+# and $2B$ each update has twice the variance, but there are half as many.
 #
 # The linear rule assumes that the gradient hardly changes during $k$ small steps. This is wrong for large
 # $k$. The learning rate is also limited by the largest stable step size of lab 2, $2/\lambda_\text{max}$ with
@@ -361,8 +363,8 @@ describe(
 # in the backward pass.
 #
 # Synchronising is not always better. Goyal et al. kept 32 images per GPU and local statistics. The loss of an
-# image depends on the images with which it is normalised, so changing their number changes the loss function
-# itself and not only the batch of SGD.
+# image depends on the images with which it is normalised. If their number changes, the loss function itself
+# changes, and not only the batch of SGD. With 32 images per GPU it stays the same on any number of GPUs.
 #
 # ## Exercise 2: Batch statistics of all ranks
 #
@@ -409,9 +411,10 @@ more_exercises.check_global_statistics(global_statistics)
 # ## Ghost batch normalisation
 #
 # Batch norm in a batch of 64 also adds *noise*: an example is shifted and scaled by the 63 others that happen
-# to be in its batch. In a batch of 1,024 this noise is nearly gone. **Ghost batch norm** (Hoffer et al.)
-# restores it. It cuts a large batch into *ghosts*, groups of consecutive examples, and normalises each ghost
-# by its own mean and variance:
+# to be in its batch. Such noise acts as a regulariser: the network cannot rely on the exact values of one
+# example, and Hoffer et al. found better accuracy on new images with it. In a batch of 1,024 this noise is
+# nearly gone. **Ghost batch norm** (Hoffer et al.) restores it. It cuts a large batch into *ghosts*, groups
+# of consecutive examples, and normalises each ghost by its own mean and variance:
 #
 # $$ y_i = \frac{x_i - \mu_G}{\sqrt{\sigma_G^2 + \epsilon}}, \qquad i \in G. $$
 #
@@ -587,8 +590,9 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 # Another idea is to give the large batch the noise that it lost. The covariance matrix $\Sigma$ of lab 6
 # describes how the gradients $g_n$ of single examples vary. Their mean over $M$ examples has the covariance
 # $\Sigma / M$. Multiply the loss of each example by a random number $z_n$ from a normal distribution with
-# mean 1 and variance $s^2$. The mean of the gradient does not change. If the gradients of single examples are
-# much larger than their mean, the covariance of the gradient is about
+# mean 1 and variance $s^2$. The mean of the gradient does not change. The random numbers scatter the whole
+# gradient of an example, its mean included. If the gradients of single examples are much larger than their
+# mean, the mean does not matter in this, and the covariance of the gradient is about
 #
 # $$ g = \frac1M \sum_n z_n g_n, \qquad \operatorname{Cov}(g) \approx \frac{1 + s^2}{M}\, \Sigma. $$
 #
@@ -797,8 +801,9 @@ describe(
 # $(3 - 1.9,\ 4 + 0.8) = (1.1,\ 4.8)$.
 #
 # **LARC** is the variant with a limit. It uses $r$ *alone* as the learning rate of a layer, but at most
-# $\eta$: $\min(r, \eta)$ takes the place of the product $\eta r$. So no layer makes a longer step than with
-# SGD.
+# $\eta$: $\min(r, \eta)$ takes the place of the product $\eta r$. For example, with $\eta = 0.1$ a layer with
+# $r = 0.02$ has the learning rate 0.02, and a layer with $r = 3$ has 0.1. So no layer makes a longer step
+# than with SGD.
 #
 # ## Exercise 5: LARS
 #
@@ -847,8 +852,8 @@ def lars_update(w, gradient, velocity, learning_rate, momentum, weight_decay, tr
 exercises.check_lars_update(lars_update)
 
 # %% [markdown]
-# The next figure shows $\|w\| / \|g\|$, the trust ratio of LARS up to $\tau$, of each weight matrix of F1 for
-# the first batch, without batch norm.
+# The next figure shows $\|w\| / \|g\|$, the trust ratio of LARS without its factor $\tau$, of each weight
+# matrix of F1 for the first batch, without batch norm.
 
 # %%
 network = training.F1Training(1, lambda step: 0.1, 1, norm="none", hidden_layers=LAYERS)
@@ -999,10 +1004,11 @@ more_exercises.check_novograd_update(novograd_update)
 #
 # The experiment uses batch 2,000 and six epochs, so 30 updates in all, for F1 *without* batch norm. Every
 # optimizer has the weight decay $10^{-4}$ and a schedule like that of exercise 1: a gradual warmup, here from
-# 0 and in the first quarter, and a linear decay to 0. The decay counts from the first of the 30 steps, so it
-# has lowered the learning rate to about 80 % when the warmup ends. LARS and LARC have the momentum 0.9 and
-# the trust coefficient 0.02. We tried only three learning rates per optimizer, a factor of about 3 apart. The
-# best one on seed 0 is then measured on other seeds.
+# 0 and in the first quarter, and a linear decay to 0. In contrast to exercise 1 the two are multiplied, and
+# the decay begins with the first of the 30 steps. So it has lowered the learning rate to about 80 % when the
+# warmup ends. LARS and LARC have the momentum 0.9 and the trust coefficient 0.02. We tried only three
+# learning rates per optimizer, a factor of about 3 apart. The best one on seed 0 is then measured on other
+# seeds.
 
 # %%
 # Prediction 6: which has the higher accuracy here, "SGD" or "LARS", and why? The figure of the

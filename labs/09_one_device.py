@@ -149,6 +149,12 @@ for call in (1, 2):
 # | `model.fit(x, y)` | your own loop |
 # | `training=True` / `False` | `model.train()` / `model.eval()` |
 # | `model.predict` | `with torch.inference_mode(): model(x)` |
+#
+# The last two lines do different things. `model.eval()` changes what layers compute: dropout keeps
+# everything, and batch norm uses its running statistics. It does not save memory. `torch.inference_mode()`,
+# and the older `torch.no_grad()`, tell PyTorch that no backward pass will follow, so that it keeps no layer
+# outputs for it. Without them an evaluation computes the same numbers, but it needs nearly as much memory as
+# training.
 
 
 # %%
@@ -399,10 +405,13 @@ pd.DataFrame(rows).drop_duplicates(ignore_index=True)
 #
 # ## Loss scaling for float16
 #
-# The smallest positive number of float16 is $2^{-24} \approx 6 \cdot 10^{-8}$. What is not larger than half
-# of it, $2^{-25}$, becomes 0, and below $2^{-14}$ a number has fewer digits. Gradients with respect to activations are small, because the loss is a mean over the batch: each
-# example contributes only 1/128 of it. A loss that is also a mean over the pixels of an image makes them
-# smaller still. We imitate such a loss with the factor that 128 x 128 pixels would have, $2^{-14}$.
+# The largest number of float16 is 65,504, and what is larger becomes infinite. The smallest positive number
+# is $2^{-24} \approx 6 \cdot 10^{-8}$. What is not larger than half of it, $2^{-25}$, becomes 0. Below
+# $2^{-14} \approx 6 \cdot 10^{-5}$ a number has fewer digits. (bfloat16 has the range of float32, so these
+# limits are far away.) Gradients with respect to activations are small, because the loss is a mean over the
+# batch: each example contributes only 1/128 of it. A loss that is also a mean over the pixels of an image
+# makes them smaller still. We imitate such a loss with the factor that $128 \cdot 128 = 2^{14}$ pixels would
+# have, $1/2^{14}$.
 #
 # The remedy is **loss scaling**: multiply the *loss* by a large number before the backward pass. By the
 # chain rule every gradient is then larger by this factor, and it fits into the range of float16. Afterwards
@@ -860,16 +869,17 @@ describe(
 )
 
 # %% [markdown]
-# The formula predicts the minimum at the square root of 10 x 32, or 18 segments. The peak falls from 43 MB
-# to 5.5 MB with 16 segments (n = 5). The minimum is where the formula puts it, and all measured values are
-# higher than the formula by a constant, which is the gradients on their way through a block. One segment
-# saves nothing, because all its activations are there again when the backward pass begins.
+# The formula predicts the minimum at the square root of 10 x 32, or 18 segments. The peak falls from 43 MB to
+# 5.5 MB with 16 segments (n = 5). The minimum is where the formula puts it, and all measured values are
+# higher than the formula by a constant. It consists of the gradients with respect to the activations of the
+# block that the backward pass has reached, which the formula does not count. One segment saves nothing,
+# because all its activations are there again when the backward pass begins.
 #
 # The multiplications are *fewer* than 4/3, and they fall with the number of segments. PyTorch stops a
-# recomputation as soon as it has what the backward pass needs. The output of the last `down` of a segment
-# is never needed. With one block per segment half of the additional forward pass is saved: $3.5/3 = 1.17$.
-# The *time* is about 1.5 times as long. In blocks as narrow as these a large part of the time is not
-# multiplication.
+# recomputation as soon as it has what the backward pass needs. The output of the last `down` of a segment is
+# never needed, and `down` has as many multiplications as `up`. With one block per segment half of the
+# additional forward pass is therefore saved: $3.5/3 = 1.17$. The *time* is about 1.5 times as long. In blocks
+# as narrow as these a large part of the time is not multiplication.
 #
 # ### Exercise 6: Fault in a recomputation with dropout
 #
@@ -1290,9 +1300,10 @@ pd.DataFrame(times).transpose()
 #
 # 1. Keep the weights contiguous and in float32. Channels-last images and autocast still give fast
 #    convolutions. Our networks do so.
-# 2. Broadcast first and convert afterwards, and let a *compression* send the gradients:
-#    `hvd.DistributedOptimizer(optimizer, ..., compression=mine.compression)` with `mine =
-#    rank_device(hvd)`. It sends contiguous float32 copies, and converts what it receives back.
+# 2. Broadcast first and convert afterwards, and let a *compression* send the gradients. This is what Horovod
+#    calls a pair of functions that convert a gradient before it is sent and after it has arrived. Here they
+#    make contiguous float32 copies and convert back: `hvd.DistributedOptimizer(optimizer, ...,
+#    compression=mine.compression)` with `mine = rank_device(hvd)` of lab 5.
 #
 # Solution 1 needs no copies for Horovod, and solution 2 needs two per step, so our scripts use solution 1.
 # The cell shows what solution 2 does.

@@ -25,7 +25,7 @@
 #
 # **Builds on** lab 1 (the 15 steps of a training step), lab 5 (rank, local rank, shards of equal length)
 # and lab 9 (a training loop in PyTorch, copies to a GPU). **Time:** 110 minutes with all exercises. The
-# computer needs two of them.
+# computer needs two minutes of them.
 
 # %% tags=["folded"]
 import time
@@ -282,8 +282,8 @@ print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the tim
 # %% [markdown]
 # The sum of the stage times predicts the serial loader. The two need not agree exactly, because the loader
 # itself needs some microseconds per image for drawing random numbers and calling Python methods. The last
-# line is the fraction of data stalls. If a training waits 80 % of the time, a device that is ten times as
-# fast changes almost nothing.
+# line is the fraction of data stalls. If a training waits for its data during 80 % of the time, a device that
+# is ten times as fast saves only 18 % of the time.
 #
 # ## DataLoader workers and prefetching
 #
@@ -299,10 +299,10 @@ print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the tim
 # | `persistent_workers` | keep the workers after an epoch | set it if an epoch is short, because starting the workers again costs time |
 # | `pin_memory` | copy batches into pinned memory (last section) | set it if a GPU trains |
 #
-# Workers are not free. Each one needs memory for its batches, and it needs a core. With four ranks on a
-# node of 16 cores, four workers per rank already use every core. At NERSC a single rank was slower with
-# sixteen workers than with four. A probable reason is that the workers compete with each other and with the
-# training for cores and for the file system.
+# Workers are not free. Each one needs memory for its batches, and it needs a core. With four ranks on a node
+# of 16 cores, four workers per rank already use every core, even if the ranks themselves only start work on
+# GPUs. At NERSC a single rank was slower with sixteen workers than with four. A probable reason is that the
+# workers compete with each other and with the training for cores and for the file system.
 #
 # **Random numbers in workers.** On Linux a worker starts as a copy of the main process (*fork*). A NumPy
 # generator that was created before is copied too, so all workers draw the *same* random numbers: the first
@@ -414,10 +414,12 @@ print(f"equal: {np.array_equal(one_by_one, batches[0])}")
 print(f"one by one {single:.1f} us per image, as a batch {whole / BATCH:.1f} us per image")
 
 # %% [markdown]
-# Both give the same bytes, and the vectorised version needs a fraction of the time. Compare the saving with
-# the first figure: the augmentation becomes faster, but the decoding is still there. By Amdahl's law (lab
-# 8) the throughput improves only a little as long as the largest stage remains. So the next step is to get
-# rid of the decoding.
+# Both give the same bytes, because both got the same random numbers. The same *seed* does not suffice: a
+# version that draws all shifts first and then all flips takes the numbers of the generator in another order
+# than one that draws image by image. So compare two versions with numbers that were drawn once. The
+# vectorised version needs a fraction of the time. Compare the saving with the first figure: the augmentation
+# becomes faster, but the decoding is still there. By Amdahl's law (lab 8) the throughput improves only a
+# little as long as the largest stage remains. So the next step is to get rid of the decoding.
 #
 # ## File formats
 #

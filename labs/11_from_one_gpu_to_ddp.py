@@ -119,10 +119,11 @@ print(text(rank_report(RUNS / "serial")))
 #
 # ![Two nodes with one torchrun each. Every torchrun starts two ranks and gives them RANK, LOCAL_RANK and WORLD_SIZE in the environment. All four ranks then join one process group, which uses the backend gloo or nccl.](pictures/process_group_torchrun.svg)
 #
-# **torchrun compared with mpirun.** `mpirun` starts ranks on all nodes from one command, and it uses ssh or the scheduler to reach
-# them. `torchrun` starts ranks only on the node where you type it, so it must be started once on every node. `mpirun` connects the
-# ranks through the MPI library, and `torchrun` does it through the key-value store. If a rank fails, both of them end the other
-# ranks. In addition, `torchrun --max-restarts N` starts all ranks again up to N times.
+# **torchrun compared with mpirun.** `mpirun` starts ranks on all nodes from one command, and it uses ssh or
+# the scheduler to reach them. `torchrun` starts ranks only on the node where you type it, so it must be
+# started once on every node. Under `mpirun` the ranks find each other through the MPI library, and under
+# `torchrun` through the key-value store. If a rank fails, both of them end the other ranks. In addition,
+# `torchrun --max-restarts N` starts all ranks again up to N times.
 #
 # A script that reads `RANK` from the environment does not run under `mpirun` or `srun`, because they use other names, for example
 # `OMPI_COMM_WORLD_RANK` and `SLURM_PROCID`. This course's function `rendezvous()` from `hvdlab.torch.process_group` translates
@@ -180,10 +181,11 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # %% [markdown]
 # ## Horovod and torch.distributed, call by call
 #
-# Horovod and DDP do the same thing: every rank holds the whole model, computes the gradients of its own images, and the ranks
-# average the gradients before each update. They differ in where the calls are. Horovod wraps the optimizer, so `optimizer.step()` waits
-# for the average. DDP wraps the model, so `loss.backward()` waits for it. The table has both calls next to each other. It is also the
-# plan of the nine edits.
+# Horovod and DDP do the same thing: every rank holds the whole model, computes the gradients of its own
+# images, and the ranks average the gradients before each update. They differ in where the calls are. Horovod
+# wraps the optimizer, so `optimizer.step()` waits for the average. DDP wraps the model, so `loss.backward()`
+# waits for it. The table has both calls next to each other. The nine edits of this lab follow its order. One
+# edit adds the wrapper, which does two lines of the table.
 #
 # | edit | Horovod | torch.distributed |
 # |---|---|---|
@@ -211,10 +213,12 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # At the end of the script `dist.destroy_process_group()` closes the connections. Without this call PyTorch prints a warning when the
 # script ends with the backend `nccl`, and a rank may exit while another one still waits for its data.
 #
-# Destroy the group after `main()` has returned. The variables of `main` contain the wrapped network, and the wrapped network keeps the
-# group in memory. If you destroy the group first, the wrapped network frees the group's memory later. With Gloo a rank can then hang
-# forever. Its main thread holds Python's global lock and waits until Gloo's threads end. But one of these threads waits for the lock,
-# because it must free a tensor. This happens rarely, and mostly on a busy machine ([PyTorch issue
+# Destroy the group after `main()` has returned. The variables of `main` contain the wrapped network, and the
+# wrapped network keeps the group in memory. If you destroy the group first, the wrapped network frees the
+# group's memory later. With Gloo a rank can then hang forever. Only one thread at a time may run Python, and
+# it holds a lock while it does (the *global interpreter lock*). The thread that frees the group holds it and
+# waits until Gloo's threads end. But one of these threads waits for the lock, because it must free a tensor.
+# This happens rarely, and mostly on a busy machine ([PyTorch issue
 # 56297](https://github.com/pytorch/pytorch/issues/56297)).
 #
 # ### Exercise 2: Connect the ranks
@@ -250,10 +254,11 @@ exercises.check_init(SCRIPT)
 #
 # ## Device of each rank
 #
-# On a node with four GPUs, every process uses GPU 0 unless the script chooses another one. All four ranks would then share one GPU,
-# and NCCL refuses this with the message "Duplicate GPU detected". The rule is that the rank with local rank `i` uses GPU `i` of its
-# node. `RANK` is the wrong number. For example, on the second of two nodes with four GPUs each, the ranks are 4 to 7, but the GPUs
-# are 0 to 3.
+# On a node with four GPUs, every process uses GPU 0 unless the script chooses another one. All four ranks
+# would then share one GPU, and NCCL refuses this with the message "Duplicate GPU detected". The rule is that
+# the rank with local rank `i` uses GPU `i` of its node. `RANK` is the wrong number. For example, on the
+# second of two nodes with four GPUs each, the ranks are 4 to 7, but the GPUs are 0 to 3. These ranks would
+# stop with the error "invalid device ordinal".
 #
 # `torch.cuda.set_device(device)` makes this GPU the default one of the process. It must stand before the first tensor is moved, because
 # some operations of NCCL, for example `dist.barrier()` and `dist.broadcast_object_list`, use the default GPU.
@@ -289,10 +294,14 @@ exercises.check_device(SCRIPT)
 # Each rank should read a different **shard** of the data, that is, its own fraction of the images. A `DataLoader` takes the
 # indices of its examples from a **sampler**. *`DistributedSampler`* yields only the indices of one rank.
 #
-# It works without any message between the ranks. All ranks use the same seed, so they compute the same random order. Rank `r` of `N`
-# then takes every N-th index, beginning with number `r`. If the number of images is not divisible by `N`, the first indices are
-# appended to the end, so that all shards have the same length. Equal lengths are necessary because every rank must make the same number
-# of steps. Otherwise one rank waits forever for the gradients of a rank that has already finished.
+# It works without any message between the ranks. All ranks use the same seed, so they compute the same random
+# order. Rank `r` of `N` then takes every N-th index, beginning with number `r`. If the number of images is
+# not divisible by `N`, the first indices are appended to the end, so that all shards have the same length.
+# Equal lengths are necessary because every rank must make the same number of steps. Otherwise one rank waits
+# forever for the gradients of a rank that has already finished. For example, 10 images on 4 ranks in the
+# order 0 to 9 become the shards [0, 4, 8], [1, 5, 9], [2, 6, 0] and [3, 7, 1]: the images 0 and 1 are read
+# twice. With `drop_last=True` the sampler leaves images out instead, here 8 and 9. `shuffle=False` keeps the
+# order of the data, as a test set needs it.
 #
 # **For example**, five images and two ranks: the order is [3, 0, 4, 1, 2]. The first index is appended, which gives
 # [3, 0, 4, 1, 2, 3]. Rank 0 reads 3, 4, 2 and rank 1 reads 0, 1, 3. Image 3 is read twice, and no image is left out.
@@ -361,7 +370,9 @@ prediction = workbook.predict(1, None, reason=None)
 # sampler shuffles by default.</details>
 #
 # <details><summary>Hint 2</summary>The variable <code>seed</code> of the script differs between the ranks: it is 1 on rank 0 and 2 on
-# rank 1. With it, the ranks would compute different orders, and some images would be read twice and others never.</details>
+# rank 1, because the script adds the
+# number of the process to it, as in lab 5. With it, the ranks would compute different orders,
+# and some images would be read twice and others never.</details>
 #
 # <details><summary>Hint 3</summary><code>sampler = DistributedSampler(examples, seed=args.seed)</code> and
 # <code>batches = DataLoader(examples, args.batch_size, sampler=sampler)</code>. The whole edit:
@@ -400,12 +411,14 @@ if prediction is not None:
 #
 # ![The wrapper broadcasts the weight 1 of rank 0 to rank 1 once. In every step each rank computes its own gradient, 2 and 4. The all-reduce gives both ranks the mean 3, and both update their weight to 0.7.](pictures/ddp_wrapper.svg)
 #
-# The training step must call the *wrapper*, `parallel(x)`. If it calls `model(x)`, the weights were equal at the start, but the forward
-# pass of the wrapper did not prepare an exchange. No gradient is averaged, and there is no error message.
+# The training step must call the *wrapper*, `parallel(x)`, because the wrapper's forward pass prepares the
+# exchange. If the step calls `model(x)`, no gradient is averaged, and there is no error message. The ranks
+# begin with equal weights and drift apart.
 #
-# Two more rules follow. DDP expects a gradient for every parameter in every step. If a part of the network is not used, the second
-# step raises an error that names the option `find_unused_parameters=True`. And DDP divides the sum of the gradients by the number of
-# ranks, so the result is the gradient of the whole batch only if every rank has the same number of images in it.
+# Two more rules follow. DDP expects a gradient for every parameter in every step. If a part of the network is
+# not used, the second step raises an error that names the option `find_unused_parameters=True`. And DDP
+# divides the sum of the gradients by the number of ranks. The result is the gradient of the whole batch only
+# if every rank has as many images of this batch as every other rank.
 #
 # With N ranks one step uses N times as many images, so multiply the learning rate by `dist.get_world_size()`. Lab 6 explains when this is
 # right.
@@ -771,8 +784,11 @@ table.round(4)
 # apptainer exec --nv pytorch.sif torchrun --standalone --nproc-per-node 4 my_ddp_script.py
 # ```
 #
-# `--nv` makes the NVIDIA driver and the GPUs of the node visible in the container. On several nodes put `apptainer exec --nv pytorch.sif` between `srun` and `torchrun` in the job script above. Then there
-# is one container per node, and all ranks of a node run inside it. The image contains PyTorch and not this course. `docker/README.md`
+# `--nv` makes the GPUs of the node and its NVIDIA driver visible in the container. The image brings CUDA and
+# PyTorch, and the driver always belongs to the node. A folder with data becomes visible with `--bind
+# /scratch/data:/data`, where the first path is that of the node. On several nodes put `apptainer exec --nv
+# pytorch.sif` between `srun` and `torchrun` in the job script above. Then there is one container per node,
+# and all ranks of a node run inside it. The image contains PyTorch and not this course. `docker/README.md`
 # explains how to build an image of the course, and `docker/apptainer.def` converts it for Apptainer.
 #
 # ## Summary

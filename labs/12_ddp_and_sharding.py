@@ -363,8 +363,8 @@ exercises.check_accuracy(accuracy)
 # bucket with all gradients pays the latency once, but its all-reduce cannot overlap with anything. The
 # argument `bucket_cap_mb` sets the size at which a bucket is closed, in MiB ($2^{20}$ bytes). Without the
 # argument, the **first** bucket has a limit of 1 MiB, so that communication starts early, and all others have
-# 25 MiB. If you pass `bucket_cap_mb=25`, the first bucket has 25 MiB too. So passing the apparent default
-# changes the buckets, as `_BucketCapacityConfig` in PyTorch's
+# 25 MiB. The documentation calls 25 the default. But if you pass `bucket_cap_mb=25`, the first bucket has 25
+# MiB too. So passing this number changes the buckets, as `_BucketCapacityConfig` in PyTorch's
 # [`distributed.py`](https://github.com/pytorch/pytorch/blob/main/torch/nn/parallel/distributed.py) shows.
 #
 # These limits hold from the second step on. In the first step DDP does not know the order in which gradients
@@ -518,8 +518,8 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 # %% [markdown]
 # **Result.** With `bucket_cap_mb=1` (in the table "1 MB") there are 17 all-reduces, and the first one starts
 # soon after the backward pass has started. With an explicit 25 there is only one, and it starts when all
-# gradients are ready. DDP's default, for which there are no reference results, has two: a bucket of 1.1 MB
-# starts early, and the remaining 16.6 MB follow at the end.
+# gradients are ready. DDP's default has two (your own run shows it; the reference did not measure it): a
+# bucket of 1.1 MB starts early, and the remaining 16.6 MB follow at the end.
 #
 # The bytes do not depend on the buckets: $2(N-1)/N = 1$ times 17.7 MB on two ranks. Four passes send 71 MB,
 # four times as much. If you predicted this, you knew that DDP exchanges in every backward pass. With
@@ -781,6 +781,10 @@ def shard(model, lr):
 exercises.check_shard(shard)
 
 # %% [markdown]
+# The found script raised no error, because the tensors that its optimizer knows still exist, although the model
+# does not contain them any more. They get no gradient, and an optimizer skips parameters without a gradient. So
+# check after every change of a model that the weights move.
+#
 # ### Gradient norm over shards
 #
 # Gradient clipping (lab 9) limits the norm of the whole gradient. With sharded gradients each rank knows only
@@ -873,9 +877,10 @@ exercises.check_clip(clip)
 #
 # ## Measurement of all modes
 #
-# The next experiment runs each mode on 2 ranks, and FSDP2 stage 3 also on 4. It compares the memory between
-# the backward pass and the update with your formula, and the bytes of a step with the count above. The
-# network has 2.3 million parameters. How many MB does a rank store with FSDP2 stage 3 on 2 ranks?
+# The next experiment runs each mode on 2 ranks, and FSDP2 stage 3 also on 4. It measures the memory between
+# the backward pass and the update, and your formula predicts it. It also measures the bytes of a step, and
+# the count above predicts these. The network has 2.3 million parameters. How many MB does a rank store with
+# FSDP2 stage 3 on 2 ranks?
 
 # %%
 # Prediction 3: MB that a rank stores with FSDP2 stage 3 on 2 ranks. Replace both values of None.
@@ -986,8 +991,9 @@ medians(tops, reference("sharding_peaks"), by=["mode"], columns=["held_MB", "on_
 # %% [markdown]
 # Stage 2 needs 35 MB on top and stage 3 needs 27 MB (n = 3). The difference is less than 26 MB, because the
 # peaks are at different times. In stage 2 the peak is at the end of the forward pass, when all weights are
-# whole. In stage 3 it is near the end of the backward pass, when a rank stores the weights of one or two
-# blocks and most gradients of its shard (13 MB).
+# whole. Its backward pass frees the whole weights of a block as soon as the block's gradients are there. In
+# stage 3 it is near the end of the backward pass, when a rank stores the weights of one or two blocks and
+# most gradients of its shard (13 MB).
 #
 # ## Offload to CPU memory or disk
 #

@@ -167,18 +167,21 @@ pipelines.check_pipeline_step(pipeline_step)
 #
 # $$\frac{p - 1}{m + p - 1}$$
 #
-# of the time, with both schedules. For example, 4 stages and 8 micro-batches give 3/11 = 27 %. The time is
-# equal, but the memory is not. With GPipe stage 0 keeps the activations of all 8 micro-batches. With 1F1B
+# of the time, with both schedules. For example, 4 stages and 8 micro-batches give 3/11 = 27 %. More
+# micro-batches make it smaller, but at a fixed batch each of them has fewer examples. Small matrices use a
+# device poorly, and every micro-batch pays the overhead of its messages. The time of the two schedules is
+# equal, but their memory is not. With GPipe stage 0 keeps the activations of all 8 micro-batches. With 1F1B
 # stage $s$ (counted from 0) keeps those of at most $p - s$.
 #
 # ![The number of micro-batches whose activations stage 0 holds over time. With GPipe it grows to eight and then falls. With 1F1B it grows to four and stays there until the end.](pictures/activations_held.svg)
 #
 # Two refinements reduce the bubble itself. **Interleaved 1F1B** ([Narayanan et al.
-# 2021](https://arxiv.org/abs/2104.04473)) gives each rank $v$ smaller stages instead of one large stage.
-# The bubble becomes $v$ times smaller relative to the work, but activations cross more borders: $vp - 1$
-# instead of $p - 1$. **Zero-bubble** schedules ([Qi et al. 2023](https://arxiv.org/abs/2401.10241))
-# separate the gradient of the weights from the gradient of the input, and use the former, which no other
-# stage waits for, to fill the bubble.
+# 2021](https://arxiv.org/abs/2104.04473)) gives each rank $v$ smaller stages instead of one large stage. The
+# bubble is $(p-1)/m$ of the time of the *work*. It becomes $v$ times smaller, $(p-1)/(vm)$, but activations
+# cross more borders: $vp - 1$ instead of $p - 1$. **Zero-bubble** schedules ([Qi et al.
+# 2023](https://arxiv.org/abs/2401.10241)) compute the gradient of the weights separately from the gradient of
+# the input. No other stage waits for the gradient of the weights, so a stage computes it when it has nothing
+# else to do, and this fills the bubble.
 #
 # ### Deadlock in blocking sends
 #
@@ -403,8 +406,9 @@ describe(
 # all ranks. An event is `(stage, kind, micro-batch, start, end)`. The time is from the first start of all
 # events to the last end of all events.
 #
-# **Why:** The formula assumes passes of equal length and messages that take no time. The measurement shows
-# what these assumptions are worth.
+# **Why:** The formula assumes passes of equal length and messages that take no time. If one stage takes
+# longer, the others wait for it, and the slowest stage decides the time of every micro-batch. The measurement
+# shows what these assumptions are worth.
 #
 # **Signature:** returns a number between 0 and 1.
 #
@@ -614,7 +618,8 @@ costs.check_neighbours(neighbours)
 # are the bytes of the weights that the rank's FSDP2 group shards, `activation` the bytes of the activations
 # of the *whole batch* at one place of the network, and `blocks` the blocks of the whole network.
 #
-# * **data:** FSDP2 all-gathers the weights once per step and reduce-scatters the gradients. In a group of
+# * **data:** FSDP2 all-gathers the weights once per step, and reduce-scatters the gradients. (A stage is
+#   sharded as one module, and FSDP2 keeps the outermost module whole until the backward pass.) In a group of
 #   $d$ ranks the all-gather sends $(d-1)/d$ of the bytes, and Gloo's reduce-scatter sends as much as an
 #   all-reduce, $2(d-1)/d$.
 # * **tensor:** two all-reduces per block, one forward and one backward, each of $2(t-1)/t$ times the rank's
@@ -655,10 +660,10 @@ def sent_bytes(split, weights, activation, blocks):
 costs.check_sent_bytes(sent_bytes)
 
 # %% [markdown]
-# The next experiment trains all modes for 20 steps from the same weights. It compares the losses with the
-# serial ones, and memory and bytes of the rank with most of them with the formulas. Parameters, gradients
-# and momentum need 12 bytes per parameter. How large is the largest difference of a loss from the serial
-# run on 8 ranks? Compare with your result in lab 12.
+# The next experiment trains all modes for 20 steps from the same weights. It compares the losses with those
+# of the serial run. It also compares memory and bytes with the formulas, each on the rank that has the most.
+# Parameters, gradients and momentum need 12 bytes per parameter. How large is the largest difference of a
+# loss from the serial run on 8 ranks? Compare with your result in lab 12.
 
 # %%
 # Prediction 2: the largest difference of a loss on 8 ranks. Replace both values of None.
@@ -876,7 +881,8 @@ print(f"slowest of 4 ranks, by your prediction: {prediction_split}")
 # **Result.** In our runs the pipeline 1x1x4 is the fastest split of 4 ranks (79 ms per step), and the
 # tensor split 1x4x1 is the slowest (820 ms; medians, n = 3). The reasoning that leads there counts
 # messages: in the split 1x4x1 a rank takes part in 2 all-reduces for each of 8 blocks and 4 micro-batches,
-# that is 64 per step, and in the pipeline 1x1x4 it has 8 messages. With more ranks than cores, each of them also waits until all its ranks have had a core.
+# that is 64 per step, and in the pipeline 1x1x4 it has 8 messages. With more ranks than cores, each
+# of these messages also waits until all ranks that take part in it have had a core.
 #
 # The model predicts times only roughly. It knows such waits only through $\alpha$, and it does not know
 # what DTensor and FSDP2 do around a message. Four ranks on two cores have no more compute power than two.
@@ -934,7 +940,8 @@ pd.DataFrame(expected).style.format("{:.3g}").highlight_min(props="font-weight: 
 # ## Summary
 #
 # * A pipeline gives each rank some successive layers. It sends activations and their gradients only between
-#   neighbouring stages: 66 kB per step in this lab, where tensor parallelism sends 1 MB.
+#   neighbouring stages: 66 kB per rank and step with two stages in this lab, where tensor parallelism sends 1
+#   MB.
 # * Micro-batches let the stages work at the same time. The bubble is $(p-1)/(m+p-1)$ of the time, for
 #   example 27 % with 4 stages and 8 micro-batches. We measured 30 %.
 # * GPipe and 1F1B have the same bubble. GPipe keeps the activations of all $m$ micro-batches, 1F1B those of
