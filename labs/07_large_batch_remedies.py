@@ -115,8 +115,8 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 # then $\eta$ must become $\sqrt k\, \eta$, because $(\sqrt k\, \eta)^2 / (k B) = \eta^2 / B$. For example,
 # with $k = 16$ the linear rule turns 0.01 into 0.16, and the square-root rule turns it into 0.04.
 #
-# The linear rule keeps another kind of noise. Measure *training time* by the sum of the learning rates:
-# $1/\eta$ updates together move the weights by one whole gradient and are one unit of it. Each update adds
+# The linear rule keeps another kind of noise. Measure *training time* by the sum of the learning rates.
+# One unit is then $1/\eta$ updates, which together move the weights by one whole gradient. Each update adds
 # the variance $\eta^2 \operatorname{tr}\Sigma / B$, so $1/\eta$ of them add $\eta \operatorname{tr}\Sigma /
 # B$. The noise *per unit of training time* is therefore proportional to $\eta / B$. For example, with $2\eta$
 # and $2B$ each update has twice the variance, but there are half as many.
@@ -590,9 +590,9 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 # Another idea is to give the large batch the noise that it lost. The covariance matrix $\Sigma$ of lab 6
 # describes how the gradients $g_n$ of single examples vary. Their mean over $M$ examples has the covariance
 # $\Sigma / M$. Multiply the loss of each example by a random number $z_n$ from a normal distribution with
-# mean 1 and variance $s^2$. The mean of the gradient does not change. The random numbers scatter the whole
-# gradient of an example, its mean included. If the gradients of single examples are much larger than their
-# mean, the mean does not matter in this, and the covariance of the gradient is about
+# mean 1 and variance $s^2$. The mean of the gradient does not change. If the gradients of single examples
+# are much larger than their average over the batch, this average can be neglected, and the covariance of the
+# gradient is about
 #
 # $$ g = \frac1M \sum_n z_n g_n, \qquad \operatorname{Cov}(g) \approx \frac{1 + s^2}{M}\, \Sigma. $$
 #
@@ -1004,11 +1004,11 @@ more_exercises.check_novograd_update(novograd_update)
 #
 # The experiment uses batch 2,000 and six epochs, so 30 updates in all, for F1 *without* batch norm. Every
 # optimizer has the weight decay $10^{-4}$ and a schedule like that of exercise 1: a gradual warmup, here from
-# 0 and in the first quarter, and a linear decay to 0. In contrast to exercise 1 the two are multiplied, and
-# the decay begins with the first of the 30 steps. So it has lowered the learning rate to about 80 % when the
-# warmup ends. LARS and LARC have the momentum 0.9 and the trust coefficient 0.02. We tried only three
-# learning rates per optimizer, a factor of about 3 apart. The best one on seed 0 is then measured on other
-# seeds.
+# 0 and in the first quarter, and a linear decay to 0. In contrast to exercise 1 the factors of warmup and
+# decay are multiplied, and the decay begins with the first of the 30 steps. So the decay has lowered the
+# learning rate to about 80 % when the warmup ends. LARS and LARC have the momentum 0.9 and the trust
+# coefficient 0.02. We tried only three learning rates per optimizer, a factor of about 3 apart. The best one
+# on seed 0 is then measured on other seeds.
 
 # %%
 # Prediction 6: which has the higher accuracy here, "SGD" or "LARS", and why? The figure of the

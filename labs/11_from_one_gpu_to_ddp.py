@@ -184,8 +184,8 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # Horovod and DDP do the same thing: every rank holds the whole model, computes the gradients of its own
 # images, and the ranks average the gradients before each update. They differ in where the calls are. Horovod
 # wraps the optimizer, so `optimizer.step()` waits for the average. DDP wraps the model, so `loss.backward()`
-# waits for it. The table has both calls next to each other. The nine edits of this lab follow its order. One
-# edit adds the wrapper, which does two lines of the table.
+# waits for it. The table has both calls next to each other. The nine edits of this lab use
+# these calls, and the edit that adds the wrapper does two lines of the table.
 #
 # | edit | Horovod | torch.distributed |
 # |---|---|---|
@@ -216,9 +216,9 @@ print("yours:", [torchrun_variables(0, local, 2, 1) for local in (0, 1)])
 # Destroy the group after `main()` has returned. The variables of `main` contain the wrapped network, and the
 # wrapped network keeps the group in memory. If you destroy the group first, the wrapped network frees the
 # group's memory later. With Gloo a rank can then hang forever. Only one thread at a time may run Python, and
-# it holds a lock while it does (the *global interpreter lock*). The thread that frees the group holds it and
-# waits until Gloo's threads end. But one of these threads waits for the lock, because it must free a tensor.
-# This happens rarely, and mostly on a busy machine ([PyTorch issue
+# it holds a lock while it does (the *global interpreter lock*). The thread that frees the group holds this
+# lock while it waits until Gloo's threads end. But one of these threads waits for the lock, because it must
+# free a tensor. This happens rarely, and mostly on a busy machine ([PyTorch issue
 # 56297](https://github.com/pytorch/pytorch/issues/56297)).
 #
 # ### Exercise 2: Connect the ranks
@@ -389,10 +389,10 @@ if prediction is not None:
     print(f"You predicted {prediction} models. The ranks trained 2.")
 
 # %% [markdown]
-# There are still two models, because no gradient has been exchanged. The overlap has fallen to 1 %: of the 129 images of rank 1
-# one was read by rank 0 too, because 257 is odd. In one respect the result is now worse than before. Each model has seen only half of the images.
-# The reasoning that leads to the right prediction is that sharding concerns the input only, and equal weights need equal
-# initial weights *and* equal gradients.
+# There are still two models, because no gradient has been exchanged. The overlap has fallen to 1 %: rank 0
+# also reads one of the 129 images of rank 1, because 257 is odd. In one respect the result is now worse than
+# before. Each model has seen only half of the images. The reasoning that leads to the right prediction is
+# that sharding concerns the input only, and equal weights need equal initial weights *and* equal gradients.
 #
 # ## DistributedDataParallel
 #
