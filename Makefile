@@ -16,23 +16,22 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
 # Three workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
-# takes tests in their order, because the tests of a file share what they start. In test-whole one worker runs all tests
-# of the site, which it builds for them. Whole gradings and two hosts run alone. Training scripts fork from a process
-# that has imported the frameworks.
+# takes tests in their order, or all tests of a file, because the tests of a file share what they start. Whole gradings
+# and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
 WORKERS = -n 3 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
-NOTEBOOKS = tests/notebooks tests/labs/test_labs.py tests/labs/test_pictures.py
-test: setup ## run the test suite without whole gradings, whole notebooks and the longest tests (CONTRIBUTING.md)
+WHOLE = tests/docker tests/notebooks tests/labs/test_labs.py tests/labs/test_pictures.py tests/hvdgrade/batch/test_slurm.py
+test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)
-	@$(FORKED) .venv/bin/pytest tests $(NOTEBOOKS:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))"
+	@$(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))"
 
-test-whole: setup ## grade whole scripts, run every notebook quickly, and open the notebooks and the site in a browser
+test-whole: setup ## test set-up, notebooks, pictures, site, Slurm and whole gradings
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest notebooks/solutions $(NOTEBOOKS) -n 3 --dist loadgroup || failed=1; \
+	$(FORKED) .venv/bin/pytest notebooks/solutions $(WHOLE) -n 3 --dist loadfile -m "not thorough and not ($(ALONE))" || failed=1; \
 	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
 

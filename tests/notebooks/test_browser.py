@@ -38,9 +38,6 @@ EXECUTED = re.compile(r"^\[\d+\]:$")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.notebook,
-    pytest.mark.xdist_group(
-        "jupyterlab"
-    ),  # one worker starts the server for all tests of this file
     pytest.mark.timeout(600),
     pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}"),
 ]

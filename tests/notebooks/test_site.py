@@ -44,7 +44,6 @@ DRAWN = """() => {
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.xdist_group("site"),  # one worker builds the site and runs all tests of it
     pytest.mark.timeout(900),
     pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}"),
 ]
