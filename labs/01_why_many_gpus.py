@@ -307,8 +307,8 @@ describe(
 # With 4 numbers the measured exponent is close to 1/4, and the fit predicts the error at 16,000 examples,
 # eight times the largest $n$ that it used, within a few percent. With 12 numbers the theory gives a factor of
 # $2^{12} = 4{,}096$, and the measured exponent gives some thousands. So a prediction of some thousands was
-# right. Three times the factor for 4 numbers, $3 \cdot 16 = 48$, is nearly a hundred times too small, because
-# the number of dimensions is in the exponent.
+# right. If you predicted three times the factor for 4 numbers, $3 \cdot 16 = 48$, because 12 is three times
+# 4: this is nearly a hundred times too small, because the number of dimensions is in the exponent.
 #
 # The fit has two limits. With few points it is inexact, and a small error of $b$ is a large error of the
 # factor $2^{1/b}$. It also ignores the irreducible error. Our data have none, but real data have.
@@ -328,7 +328,8 @@ describe(
 # * With the number $D$ of tokens in the data set it falls like $D^{-0.095}$.
 # * With the compute $C$ it falls like $C^{-0.050}$.
 #
-# Each law holds as long as the other two quantities are large enough.
+# Each law holds as long as the other quantities do not limit the result. For example, a large model gains
+# little if the data set is too small for it.
 #
 # Data and model together determine the compute. The *forward pass*, which computes the answer, needs about
 # $2N$ operations per token: one multiplication and one addition per parameter. The *backward pass*, which
@@ -345,10 +346,11 @@ describe(
 # tokens per parameter. It was better than Gopher, a model with four times as many parameters and about the
 # same compute.
 #
-# Two earlier results differ from this. Kaplan et al. had recommended spending most of the compute on larger
-# models. [Later work](https://arxiv.org/abs/2406.12907) found the main reason for the difference: Kaplan et
-# al. did not count all parameters, and measured only small models. Hestness et al. had fixed the data and not
-# the compute, and their networks were smaller. For large language models, follow Hoffmann et al.
+# Two earlier results differ from this proportion. Kaplan et al. had recommended spending most of the compute
+# on larger models. [Later work](https://arxiv.org/abs/2406.12907) found the main reason for the difference:
+# Kaplan et al. did not count all parameters, and measured only small models. Hestness et al., who found that
+# the model grows more slowly than the data, looked for the best model for given data and not for given
+# compute, and their networks were smaller. For large language models, follow Hoffmann et al.
 #
 # ### Exercise 4: The best model for a given compute
 #
@@ -473,8 +475,9 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # ![A week from Monday to Sunday for a run of 150 GPU-hours. One GPU gives one result by Sunday, four GPUs at 75 percent efficiency give three results, and sixteen GPUs give thirteen.](pictures/iteration_time.svg)
 #
 # Several GPUs can train independent networks, which tests several ideas at a time, but does not shorten the
-# wait for any of them. Or they work on one network together, so that the result is there earlier, and the
-# next idea can build on it. For this the GPUs must exchange data, so it is not perfectly efficient. The
+# wait for any of them. This is the better choice for a search over settings that do not depend on each other,
+# such as ten learning rates. Or they work on one network together, so that the result is there earlier, and
+# the next idea can build on it. For this the GPUs must exchange data, so it is not perfectly efficient. The
 # *speed-up* is the time on one GPU divided by the time on several. The **parallel efficiency** is the
 # speed-up divided by the number of GPUs. For example, if 4 GPUs make a run 3 times as fast, the efficiency is
 # 75 %.
@@ -655,7 +658,8 @@ print(f"{'your prediction':22} {prediction} s")
 # %% [markdown]
 # With Ethernet each link carries $2 \cdot \frac78 \cdot 2 = 3.5$ GB, and the slow links need $3.5 / 1.25 =
 # 2.8$ seconds for it. The average bandwidth of the ring is about 340 GB/s, but the fast links wait for the
-# slow ones. A prediction from the average would have been 10 ms, wrong by a factor of more than 250.
+# slow ones. A prediction from the average would have been $3.5 / 340$ s, which is 10 ms and wrong by a factor of
+# more than 250.
 
 # %% [markdown]
 # ## The parts of a training step
@@ -701,8 +705,8 @@ print(f"{'your prediction':22} {prediction} s")
 #
 # <details><summary>Hint 1</summary>
 #
-# With prefetching, two chains run at the same time: loading the next batch, and computing with exchanging for
-# this batch.
+# With prefetching, two chains run at the same time. One loads the next batch. The other computes with this
+# batch and exchanges its gradients. The longer chain decides.
 #
 # </details>
 # <details><summary>Hint 2</summary>

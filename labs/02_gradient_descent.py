@@ -580,12 +580,12 @@ describe(
 # %% [markdown]
 # **What the result means.** Below the limit more steps reduce the loss, and so do larger learning rates,
 # until close to the limit. Above the limit more steps *increase* the loss, up to the edge of the figure. In
-# the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit
-# diverges on all ten. Nothing announces the limit: the best learning rates lie just below it.
+# the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit diverges
+# on all ten. No sign warns of the limit: for this long valley the best learning rates lie just below it.
 #
-# After only ten steps the curve turns upwards somewhat before the limit. The reason is that the factor
-# $1 - \eta \lambda_{\max}$ is close to $-1$ there, so that the oscillation across the valley shrinks very
-# slowly.
+# The curve for ten steps turns upwards a little earlier than the limit. There the factor $1 - \eta
+# \lambda_{\max}$ is close to $-1$, so the oscillation across the valley shrinks very slowly, and ten steps
+# are too few for it.
 #
 # ## Oscillation and divergence
 #
@@ -721,8 +721,8 @@ centring = workbook.predict(2, None, reason=None)
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
 # the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
-# (The loss above its minimum is proportional to the square of the distance, so the distance must shrink by
-# the square root of the reduction of the loss.)
+# (With the best learning rate all directions shrink alike, so the loss above its minimum is proportional to
+# the square of the distance. A loss that is 10,000 times smaller needs a distance that is 100 times smaller.)
 
 
 # %%
@@ -761,13 +761,13 @@ describe(
 # **What the result means.** The data and the best line are the same, and the bowl is a different one.
 # Centring reduces the condition number from 151 to 8.2 and the number of steps from 464 to 26. The limit of
 # the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
-# Normalized inputs make the bowl round, and a single step reaches the minimum. Your formula agrees with the
-# counted steps exactly. With the best learning rate both directions shrink by the same factor, so here the
-# formula is not only an upper bound.
+# Normalised inputs make the bowl round, and a single step reaches the minimum. Your formula agrees with the
+# counted steps exactly. In general it is only an upper bound of the distance that is left. With the best
+# learning rate both directions shrink by the same factor, and then the bound is exact.
 #
 # If you predicted "larger", your reason was probably that smaller inputs make the bowl flatter. If you
-# predicted "same", remember that the limit depends on the largest eigenvalue, and that
-# $\lambda_{\max}$ contains the mean of the squares, which the mean value of $x$ enlarges.
+# predicted "same" or "smaller", remember that the largest eigenvalue decides. It contains the mean of the
+# squares of $x$, and inputs with a mean far from zero have large squares.
 #
 # This is why the inputs of networks are normalised, for example the pixels of images. *Batch normalisation*
 # (lab 7) does the same with the values inside a network, and its effect on the shape of the loss surface is
@@ -791,9 +791,11 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * A growing oscillation of the loss is the sign of a learning rate above the limit.
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
-# * Normalized inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
+# * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
 #   normalisation to 1.
-# * A loss that has stopped changing does not prove that the parameters have reached the minimum.
+# * A loss that has stopped changing does not prove that the parameters have reached the minimum: along a flat
+#   direction the steps are small far away from it. Compute the number of steps from $\kappa$, let the descent
+#   run twice as long, or compare with a direct solution.
 #
 # **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many
 # steps does your test stop it, and why? With what could you compare the change of the loss instead?

@@ -2,13 +2,13 @@
 # # Lab 8: CIFAR-10 and the assessment
 #
 # In 2017 a group at Facebook trained a ResNet-50 on ImageNet in one hour. The training used 256 GPUs and
-# 8,192 images per step, kept the accuracy of small batches, and scaled from 8 to 256 GPUs with an
-# efficiency of about 90 % ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). Both numbers belong
-# together. A parallel training is a success only if it reaches the *same* accuracy in *less* time. The same
-# accuracy could be reached by one process with more time, and a run is easily fast if its result does not
-# matter. The assessment of this course asks for both, and a grader measures both on your machine. In this
-# lab you use everything from labs 1 to 7 on real photographs: you compare optimizers, find out where the
-# time of a run goes, convert a script, and hand it in.
+# 8,192 images per step, kept the accuracy of small batches, and scaled from 8 to 256 GPUs with an efficiency
+# of about 90 % ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). Time and accuracy belong together. A
+# parallel training is a success only if it reaches the *same* accuracy in *less* time. The same accuracy
+# could be reached by one process with more time, and a run is easily fast if its result does not matter. The
+# assessment of this course asks for both, and a grader measures both on your machine. In this lab you use
+# everything from labs 1 to 7 on real photographs: you compare optimizers, find out where the time of a run
+# goes, convert a script, and hand it in.
 #
 # **After this lab you can**
 #
@@ -211,8 +211,10 @@ for ranks in (1, 2, 4, 8):
 #
 # $$S(N) = \frac{1}{s + (1 - s)/N} \;<\; \frac{1}{s}.$$
 #
-# However many ranks there are, the speed-up stays below $1/s$ (Gene Amdahl, 1967). For data parallelism we
-# count the exchange as undivided as well, because it does not vanish with more ranks.
+# However many ranks there are, the speed-up stays below $1/s$ (Gene Amdahl, 1967). Data parallelism adds the
+# exchange, which a single process does not have and which does not vanish with more ranks. We compute with
+# the same exchange on any number of ranks. So the bound becomes the time of one process, divided by the
+# undivided time with the exchange.
 #
 # For example, a run on 2 ranks takes 22 s: start-up 6, reading 1, compute 10, exchange 3, evaluation 2. The
 # divided parts are 1 + 10 + 2 = 13 s. One process would need 6 + 2 x 13 = 32 s, because it must do the
@@ -295,8 +297,8 @@ print(f"at most {bound:.1f} times as fast as one process; your prediction: {pred
 # process.
 #
 # Look at the fraction of *exchange* compared with reading and compute. It contains the transfer of the
-# gradients and the time in which a rank waits for a slower one. A larger batch per rank has fewer steps per
-# epoch, and therefore fewer exchanges.
+# gradients and the time in which a rank waits for a slower one. With a larger batch per rank an epoch has fewer
+# steps, and therefore fewer exchanges.
 #
 # ## Rule for the target
 #
@@ -573,7 +575,8 @@ print(f"Edit {script.relative_to(ROOT)}")
 #    hvd</code>, and call <code>hvd.init()</code> first in <code>main()</code>.
 # 2. Choose the device of each process with <code>rank_device(hvd)</code>: a GPU of its own, a GPU that
 #    ranks share, or the processor.
-# 3. Pass <code>rank=hvd.rank(), size=hvd.size()</code> to <code>Batches</code>, and choose a batch size.
+# 3. Pass <code>rank=hvd.rank(), size=hvd.size()</code> to <code>Batches</code>, and choose the batch size of
+#    a rank.
 # 4. Multiply the learning rate of one process by <code>hvd.size()</code>. The warmup is there already.
 # 5. Wrap the optimizer with <code>hvd.DistributedOptimizer(optimizer, ...)</code> before it is used.
 # 6. Broadcast the weights of rank 0 to all ranks; in PyTorch also the state of the optimizer, and before

@@ -113,9 +113,9 @@ workbook = Workbook(16)
 #     main (train.py:47)
 # ```
 #
-# Rank 0 waits in the optimizer, in line 41. Rank 1 waits in an all-reduce in line 47, which comes after
-# the loop. So rank 1 has finished its epoch and rank 0 has not. The ranks have different numbers of
-# batches.
+# Rank 0 waits in the optimizer, in line 41. Rank 1 waits in an all-reduce in line 47, and in the script this
+# line comes after the loop. So rank 1 has left the loop and rank 0 has not. Most often the ranks have
+# different numbers of batches. Otherwise look for a `break` that only one rank reaches.
 #
 # The next cell makes a small deadlock on purpose. The function `call` of this course starts two ranks, and
 # reports the line of each rank when the time is over.
@@ -180,11 +180,11 @@ fault.check_missing_ranks(missing_ranks)
 # If a run ends with a wrong result, compare the ranks step by step. In data parallelism four values tell
 # most faults apart:
 #
-# | value | should be on all ranks | a difference means |
+# | value | should be on all ranks | what it means if it is not so |
 # |---|---|---|
 # | weights after each step | equal | the ranks train different models |
-# | batch | different | equal batches: each rank repeats the work of the others |
-# | loss of the rank's own batch | different | equal losses point to equal batches |
+# | batch | different | each rank repeats the work of the others |
+# | loss of the rank's own batch | different | probably the batches are equal |
 # | learning rate | equal, and scaled once by the number of ranks | a wrong factor makes training slow or unstable |
 #
 # The *first* step at which two ranks differ says more than the size of the difference at the end. If the
@@ -285,8 +285,8 @@ if log:
 print(f"your prediction: {prediction}")
 
 # %% [markdown]
-# **What the result means.** The first difference is in step 1, because the log has no row before the first
-# step. This alone does not tell whether the ranks started apart or whether the first step moved them
+# **What the result means.** The log begins with the weights *after* step 1, and there they differ already. This
+# alone does not tell whether the ranks started apart or whether the first step moved them
 # apart. The size does: look at the first value of the distance, and compare it with the change from step
 # to step.
 #

@@ -162,11 +162,12 @@ describe(
 )
 
 # %% [markdown]
-# **What the result means.** The step has 4 all-reduces, because 7.1 MB fill three buckets of 2.1 MB and
-# begin a fourth one. If you predicted 24, you counted one all-reduce for each gradient tensor, which would be
-# right without buckets. A prediction of 1 forgets the limit. In the chart the first all-reduce begins long
-# before the backward pass ends. `read batch` is too short to be seen, because the batch has been read ahead.
-# The last printed line is the cost of the profiler in your run.
+# **What the result means.** The step has 4 all-reduces: 7.1 MB fill three buckets of a little more than 2.1
+# MB (the tensor that reaches the limit still belongs to the bucket), and the rest is the fourth. If you
+# predicted 24, you counted one all-reduce for each gradient tensor, which would be right without buckets. A
+# prediction of 1 forgets the limit. In the chart the first all-reduce begins long before the backward pass
+# ends. `read batch` is too short to be seen, because the batch has been read ahead. The last printed line is
+# the cost of the profiler in your run.
 #
 # ## Fractions of a step
 #
@@ -293,7 +294,8 @@ exercises.check_merge(merge)
 # **What:** write `exposed(communication, compute)`, the milliseconds of communication that no computation
 # covers.
 #
-# **Why:** this number is the most that a faster network can save in these steps.
+# **Why:** a faster network cannot save more than this number in these steps. It can save less, because a rank
+# that waits for another rank in an all-reduce counts as communicating.
 #
 # **Signature:** both arguments are lists of pairs `(start, end)`. Return a number. `length(intervals)` from
 # above returns the length of a union.
@@ -353,9 +355,9 @@ print([f"rank {rank}: {exposed_fraction(traces[0][rank]):.2f}" for rank in (0, 1
 # * `aten::copy_` contains nothing, so total and self time are both 2 ms.
 #
 # The total time answers "what would I save if this call were not made at all?". The self time answers "in
-# which function is the time spent?". The self times of all spans of a track add up to the time of the
-# track, and the total times do not. Therefore tables of operations are sorted by self time. A large self
-# time of a span that only calls others, such as `backward`, has a special meaning: in this time no
+# which function is the time spent?". The self times of all spans of a track add up to the time in which the
+# track has any span, and the total times do not. Therefore tables of operations are sorted by self time. A
+# large self time of a span that only calls others, such as `backward`, has a special meaning: in this time no
 # operation ran, so the thread was waiting or executing Python code.
 #
 # ### Exercise 4: Self time
@@ -392,9 +394,10 @@ for name in ("forward", "backward", "update"):
     print(f"{name:9} total {one.duration:6.1f} ms, self {self_time(one, spans):5.1f} ms")
 
 # %% [markdown]
-# `backward` has the largest self time of the three in most runs. The matrix products of the backward pass
-# are operations, so they do not count. The self time is the time in which the main thread waits for the
-# last all-reduce. In the table of the profiler above, `backward` is therefore one of the first rows.
+# `backward` has the largest self time of the three in most runs. The matrix products of the backward pass are
+# spans of their own inside it, so they do not belong to its self time. What remains is mostly the time in
+# which the main thread waits for the last all-reduce. In the table of the profiler above, `backward` is
+# therefore one of the first rows.
 #
 # ## Stragglers
 #
@@ -615,12 +618,12 @@ exercises.check_diagnosis(4, diagnosis, evidence, traces)
 print("the fast rank 0 has the longer all-reduces; your prediction:", prediction)
 
 # %% [markdown]
-# **What the result means.** Rank 1 reads 256 images per step and rank 0 only 64. Rank 0 finishes early
-# and waits in its all-reduces. So the *fast* rank has the longer all-reduces. If you predicted "slow",
-# you probably thought of a slow network connection. But an all-reduce has the same bytes on both ranks,
-# and what differs is the moment at which it begins. A faster network would not help, because rank 1 would
-# still be late. `exposed` is large on rank 0 as well, so "no-overlap" seems to fit. The trace of rank 1
-# rules it out: there the same all-reduces are short, so sending them takes little time.
+# **What the result means.** Rank 1 reads 256 images per step and rank 0 only 64. Rank 0 finishes early and
+# waits in its all-reduces. So the *fast* rank has the longer all-reduces. If you predicted "slow", you
+# probably thought of a slow network connection. But an all-reduce has the same bytes on both ranks, and what
+# differs is the moment at which it begins. A faster network would not help, because rank 1 would still be
+# late. `exposed` is large on rank 0 as well, so you might have looked for a missing overlap. The trace of
+# rank 1 rules it out: there the same all-reduces are short, so sending them takes little time.
 #
 # ### Timeline of Horovod
 #
@@ -747,9 +750,8 @@ exercises.check_diagnosis(5, diagnosis, evidence, traces)
 #
 # Two consequences follow. First, the duration of an operation on the CPU says nothing about the time of its
 # kernel. If `aten::item` takes 20 ms on the CPU, it is usually waiting for kernels that were launched long
-# before. Second, the exposed communication is the union of the NCCL kernels without the union of all other
-# kernels. An NCCL kernel also waits for the straggler: it is running on the fast GPU until the slow one
-# arrives.
+# before. Second, communication is exposed while an NCCL kernel runs and no other kernel does. An NCCL kernel
+# also waits for the straggler: it is running on the fast GPU until the slow one arrives.
 #
 # To record such a trace, add `ProfilerActivity.CUDA` to the activities. Some more tools are useful on a
 # cluster. Nsight Systems (`nsys profile`) records all processes of a node and also the operating system.

@@ -285,10 +285,11 @@ check.rename_axis("KB").round(2)
 
 # %% [markdown]
 # **What the result means.** The formula predicts a ratio of $(2\alpha + S/\beta + \frac{S}{2}\gamma) /
-# (\alpha + S/\beta)$. At 1 MB the latency hardly matters, so the ratio is $1 + \beta\gamma / 2$. A
-# prediction of 2 comes from counting two whole messages, but each message carries only half of the array.
-# A prediction of exactly 1 leaves out the additions. The reference run measured 1.3, a little more than
-# the formula gives, because two half messages take longer than one whole message.
+# (\alpha + S/\beta)$. At 1 MB the latency hardly matters, so the ratio is $1 + \beta\gamma / 2$. A prediction
+# of 2 comes from counting two whole messages, but each message carries only half of the array. A prediction
+# of exactly 1 leaves out the additions. The reference run measured 1.3. This is a little more than the
+# formula gives, because two half messages take longer than one whole message, by more than the one latency of
+# the formula.
 #
 # The last table contains two predictions. *Parts* uses the measured time of two half messages and one
 # addition of the same size. The ratio is computed within each repeat, so that both sides had the same
@@ -319,12 +320,12 @@ check.rename_axis("KB").round(2)
 #
 # ![Two diagrams of eight ranks. On the left a ring, in which a chunk passes 14 messages one after the other. On the right a binary tree with three levels, in which a sum needs three messages up and three down.](pictures/ring_and_tree_latency.svg)
 #
-# A single tree wastes bandwidth, because half of the ranks are leaves and receive no data to add. A
-# *double binary tree* uses two trees with half of the tensor each. A rank that is a leaf in one tree is an
-# inner node in the other, so all ranks work equally ([Sanders, Speck and Träff
-# 2009](https://doi.org/10.1016/j.parco.2009.09.001)). The tensor is cut into many small pieces that follow
-# each other like wagons of a train. Counted over all edges, a rank sends $2\frac{N-1}{N}S$ bytes on
-# average and adds $\frac{N-1}{N}S$ bytes, exactly as in a ring:
+# In a single tree an inner node receives the data of two children and sends on the sum, while half of the
+# ranks are leaves and receive nothing to add. The busiest rank decides the time. A *double binary tree* uses
+# two trees with half of the tensor each. A rank that is a leaf in one tree is an inner node in the other, so
+# all ranks work equally ([Sanders, Speck and Träff 2009](https://doi.org/10.1016/j.parco.2009.09.001)). The
+# tensor is cut into many small pieces that follow each other like wagons of a train. Counted over all edges,
+# a rank sends $2\frac{N-1}{N}S$ bytes on average and adds $\frac{N-1}{N}S$ bytes, exactly as in a ring:
 #
 # $$t_\text{tree} = 2\lceil\log_2 N\rceil\,\alpha + \frac{N-1}{N} S \left(\frac{2}{\beta} + \gamma\right)$$
 #
@@ -502,17 +503,17 @@ rows.round(2)
 # backward pass hide communication and knows no stragglers: the simulated ranks wait for the slowest one. A
 # prediction near 0.5 forgets the overlap.
 #
-# The three squares are within five percentage points of the model. The model is too low for two networks
-# and too high for one, so it can tell 90 % from 70 % but not 90 % from 88 %. The column `limit` names the
-# largest loss. Inception V3 and ResNet-101 mostly wait for the slowest GPU, and VGG-16 waits for the
-# network. The steps in the curves belong to the model: with a longer all-reduce more gradients wait and
-# share the next buffer.
+# The three squares are within five percentage points of the model. The model is too low for two networks and
+# too high for one, so it can tell 90 % from 70 % but not 90 % from 88 %. The column `limit` names the largest
+# loss. Inception V3 and ResNet-101 mostly wait for the slowest GPU, and VGG-16 waits for the network. The
+# curves have jumps, and these belong to the model: while a longer all-reduce runs, more gradients become
+# ready, and they share the next buffer.
 #
 # The last rows of the table belong to another machine and another method. Krizhevsky (2014) split the
 # convolutions by data and the fully connected layers by model (lab 13) on eight GPUs of one computer. No
 # constant is fitted there: the bytes are counted and divided by the 6 GB/s of the bus. We assume that two
-# groups of four GPUs share one path through the host in both directions. If each direction had this rate,
-# eight GPUs would be 6.9 times as fast as one, and 6.25 was published.
+# groups of four GPUs share one path through the host in both directions, and the table shows the result. If each
+# direction had this rate, eight GPUs would be 6.9 times as fast as one, and 6.25 was published.
 #
 # ## Limits of scaling
 #
@@ -634,10 +635,10 @@ describe(figure, "Efficiency of VGG-16 over the number of GPUs for six settings.
 #   efficiency from 0.72 to 0.87, and so does twice the batch. At 10,000 GPUs each all-reduce has 19,998
 #   messages in a row. The limit is latency, the efficiency is 0.28, and four times the bandwidth raises it
 #   only to 0.35.
-# * *Tree.* The efficiency is 0.81 at 512 GPUs and 0.80 at 10,000. Latency is never the limit, even at
-#   10,000 GPUs, because 12 levels of hosts need only 24 messages through the network. Bandwidth remains
-#   the limit at every size, and a faster network or float16 gradients raise the efficiency to 0.87 at
-#   10,000 GPUs, where stragglers take over.
+# * *Tree.* The efficiency is 0.81 at 512 GPUs and 0.80 at 10,000. Latency is never the limit, even at 10,000
+#   GPUs: these are 2,500 hosts, and a tree of hosts has 12 levels and needs only 24 messages in a row.
+#   Bandwidth remains the limit at every size, and a faster network or float16 gradients raise the efficiency
+#   to 0.87 at 10,000 GPUs, where stragglers take over.
 # * *Both.* Ten times faster GPUs reach an efficiency of 0.10 at 512 GPUs, because the communication stays
 #   the same and there is less computing to hide it. Exercise 4 gives 0.11, because it knows neither
 #   stragglers nor fusion buffers. A prediction above 0.72 confuses
@@ -739,10 +740,10 @@ fastest["GPU hours"] = fastest["GPUs"] * fastest["hours"]
 fastest.round(1)
 
 # %% [markdown]
-# **What the result means.** To the left of the vertical line, twice the GPUs nearly halve the time. The
-# doubling that arrives at the line saves a third of the steps, and the next one saves a quarter. Beyond
-# the line the batch is larger than it is useful: the images arrive as fast as before, but each of them
-# teaches the model less.
+# **What the result means.** Far to the left of the vertical line, twice the GPUs nearly halve the time. The
+# doubling that arrives at the line saves only a third of the steps, and the next one saves a quarter. Beyond
+# the line the batch is larger than it is useful. The gradient is accurate already, and averaging it over more
+# images hardly changes it, so each image teaches the model less.
 #
 # With a tree, 4,096 GPUs need 1.39 hours and 10,000 need 1.36, so the time falls by a factor of 1.02 while
 # the price per hour grows by 2.4. The number of steps predicts this: $(1 + 15/262) / (1 + 15/640) = 1.03$,
