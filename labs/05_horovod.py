@@ -256,7 +256,7 @@ exercises.check_init(SCRIPT)
 #   make training faster.
 #
 # **Do not write `hvd.local_rank() % torch.cuda.device_count()`**, which many scripts contain. The remainder
-# is right in the first two situations. In the third it gives two ranks the same GPU without a word, and
+# is right in the first two situations. In the third it gives two ranks the same GPU without a message, and
 # Horovod still sends by NCCL. NCCL stops with the error "Duplicate GPU detected"
 # ([horovod#3929](https://github.com/horovod/horovod/issues/3929)), which does not say that there are too few
 # GPUs.
@@ -569,9 +569,8 @@ except launch.TimeUp as error:
 # %% [markdown]
 # To get equal numbers of batches, read a few images twice, leave a few out (`drop_last=True` of PyTorch's
 # `DistributedSampler`), or let every rank make a fixed number of steps. The argument `drop_last` of the
-# `DataLoader` is not enough: it leaves out incomplete batches, and 96 and 95 images still make 3 and 2
-# batches of
-# 32. `Batches` reads a few twice if necessary: with 257 images on
+# `DataLoader` is not enough: it leaves out incomplete batches, and with 32 images per batch, 96 images still
+# make 3 batches and 95 images only 2. `Batches` reads a few images twice if necessary: with 257 images on
 # two ranks each rank reads 129, and one image is read by both.
 #
 # ### Exercise 7: Shard the images
