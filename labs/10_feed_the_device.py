@@ -345,8 +345,8 @@ describe(
 )
 
 # %% [markdown]
-# One worker gains little, because loading takes much longer than training: max(load, train) is nearly load
-# + train. Two workers gain up to a factor of two. More workers than cores gain nothing. If other programs
+# One worker gains little, because loading takes much longer than training: max(load, train) is
+# nearly load + train. Two workers gain up to a factor of two. More workers than cores gain nothing. If other programs
 # use the cores of your machine, your points lie below the line. So the workers **hide** the work, but they
 # do not reduce it. On a machine with many cores per GPU this may be enough. Otherwise the work itself must
 # become less, and the next two sections show how.

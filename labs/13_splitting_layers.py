@@ -690,8 +690,8 @@ describe(
 )
 
 # %% [markdown]
-# **Result.** Megatron-LM's split approaches 4 arrays per block. By your formula a grid sends $\frac{4}{N}(4c
-# + r - 5)$ arrays. This is smallest if $r = 4c$, and then it is $16/\sqrt{N} - 20/N$. With powers of two it
+# **Result.** Megatron-LM's split approaches 4 arrays per block. By your formula a grid sends
+# $\frac{4}{N}(4c + r - 5)$ arrays. This is smallest if $r = 4c$, and then it is $16/\sqrt{N} - 20/N$. With powers of two it
 # is that or slightly more: the same as Megatron-LM's split on 8 ranks, 2.75 instead of 3.75 arrays on 16, and
 # 0.92 instead of 3.98 on 256. On 4 ranks a grid of 2 x 2 sends *more*, 5 arrays instead of 3, because the
 # outputs of `up` are four times as large as those of `down`. So the one-dimensional split is right within a
