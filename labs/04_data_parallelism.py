@@ -205,8 +205,8 @@ describe(
 # <details><summary>Hint 1: the idea</summary>A gradient gets the weight n_k / n. The weights of all ranks add
 # up to 1.</details>
 #
-# <details><summary>Hint 2: a smaller case</summary>For gradients [1.5] and [6.75] of 2 and 4 examples, n is
-# 6. The result is 2/6 * 1.5 + 4/6 * 6.75 = 5.</details>
+# <details><summary>Hint 2: a smaller case</summary>For gradients [1.5] and [6.75] of 2 and 4 examples, n
+# is 6. The result is 2/6 * 1.5 + 4/6 * 6.75 = 5.</details>
 #
 # <details><summary>Hint 3: nearly the line</summary><code>zip(local_gradients, local_counts)</code> gives the
 # pairs (g, m). Add up <code>m / n * g</code> over the pairs with <code>sum(...)</code>.</details>
@@ -411,8 +411,8 @@ except TimeUp as error:
 # <details><summary>Hint 1: the idea</summary>Let the even ranks send first and the odd ranks receive
 # first.</details>
 #
-# <details><summary>Hint 2: a smaller case</summary>With 2 ranks: rank 0 sends to 1, and rank 1 receives from
-# 0. Then rank 1 sends to 0, and rank 0 receives from 1. With 3 ranks the neighbours 2 and 0 are both even,
+# <details><summary>Hint 2: a smaller case</summary>With 2 ranks: rank 0 sends to 1, and rank 1 receives
+# from 0. Then rank 1 sends to 0, and rank 0 receives from 1. With 3 ranks the neighbours 2 and 0 are both even,
 # and it still works: rank 1 receives from 0, so rank 0 can receive from 2 next.</details>
 #
 # <details><summary>Hint 3: nearly the lines</summary><code>right, left = (comm.rank + 1) % comm.size,

@@ -490,8 +490,8 @@ describe(
 # <details><summary>Hint 2</summary>With an interval of 3 and the scale 8: good, good, good gives 16 with a
 # count of 0. An overflow gives 8 again, with a count of 0.</details>
 #
-# <details><summary>Hint 3</summary><code>if overflow: return scale / 2, 0</code>, then <code>if good_steps
-# + 1 == interval: ...</code>.</details>
+# <details><summary>Hint 3</summary><code>if overflow: return scale / 2, 0</code>, then
+# <code>if good_steps + 1 == interval: ...</code>.</details>
 
 
 # %%

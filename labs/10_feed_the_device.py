@@ -505,8 +505,8 @@ pd.DataFrame(compared).round(1)
 # 2 of 4, so <code>shards[2::4]</code> are the shards 2 and 6.</details>
 #
 # <details><summary>Hint 3</summary><code>worker = get_worker_info()</code>, then <code>number, count =
-# (worker.id, worker.num_workers) if worker else (0, 1)</code>, and at the end <code>yield from shards[rank
-# * count + number :: size * count]</code>.</details>
+# (worker.id, worker.num_workers) if worker else (0, 1)</code>, and at the end <code>yield from
+# shards[rank * count + number :: size * count]</code>.</details>
 
 
 # %%

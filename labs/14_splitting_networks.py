@@ -418,8 +418,8 @@ describe(
 # <details><summary>Hint 2</summary>Two ranks, first start at 3 s, last end at 13 s: together they have 2
 # times 10 s, that is 20 s. If all events add up to 12 s, the bubble is 1 - 12/20 = 0.4.</details>
 #
-# <details><summary>Hint 3</summary><code>busy = sum(end - start for ...)</code>, and the result is <code>1
-# - busy / (ranks * span)</code>.</details>
+# <details><summary>Hint 3</summary><code>busy = sum(end - start for ...)</code>, and the result is
+# <code>1 - busy / (ranks * span)</code>.</details>
 
 
 # %%

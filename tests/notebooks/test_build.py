@@ -2,8 +2,10 @@
 
 import base64
 import importlib.util
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -52,6 +54,23 @@ def test_the_committed_notebooks_are_up_to_date():
         [sys.executable, BUILDER, "--check"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+LIST_ITEM = re.compile(r" *([-+*]|\d+[.)]) ")
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("labs/[0-9]*.py")), ids=lambda path: path.stem)
+def test_no_line_of_a_sentence_begins_like_a_list_item(path):
+    """JupyterLab or the site would show it as a list, for example a line that begins with "2. Then"."""
+    for cell in path.read_text(encoding="utf-8").split("# %%")[1:]:
+        head, *lines = cell.rstrip().split("\n")
+        texts = [line.removeprefix("#").removeprefix(" ") for line in lines]
+        texts = re.sub(r"^ *```.*?^ *```$", "", "\n".join(texts), flags=re.M | re.S).split("\n")
+        in_list = False
+        for before, line in pairwise(["", *texts] if "[markdown]" in head else []):
+            starts = bool(LIST_ITEM.match(line))
+            assert in_list or not starts or not before.strip(), f"{before}\n{line}"
+            in_list = starts or (in_list and bool(line.strip()))
 
 
 # Without the first, the start page, which has no solutions.
