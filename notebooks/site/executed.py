@@ -20,6 +20,13 @@ from hvdlab.data import load_cifar10, load_fashion_mnist
 ROOT = Path(__file__).resolve().parents[2]
 CELL_SECONDS = 3600  # on a slow processor, next to another notebook, a grading needs over 900 s
 AT_ONCE = 2  # notebooks; the ranks of each share the processor's cores
+# More threads than cores slow each other down.
+THREADS = str(max(1, os.cpu_count() // AT_ONCE))
+SETTINGS = {
+    "LAB_REFERENCE": "shipped",
+    "OMP_NUM_THREADS": THREADS,
+    "TF_NUM_INTRAOP_THREADS": THREADS,
+}
 
 
 class Failed(Exception):
@@ -39,7 +46,6 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
     """
     kept.mkdir(parents=True, exist_ok=True)
     course = _course()
-    os.environ["LAB_REFERENCE"] = "shipped"
 
     def one(item):
         name, notebook = item
@@ -62,7 +68,8 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
             resources={"metadata": {"path": str(ROOT / "notebooks/solutions")}},
         )
         try:
-            client.execute(stderr=subprocess.DEVNULL)  # what libraries log when they start
+            # Without stderr, where libraries log when they start.
+            client.execute(stderr=subprocess.DEVNULL, env={**os.environ, **SETTINGS})
         except (CellExecutionError, CellTimeoutError) as error:
             raise Failed(f"{name}: {error}") from None
         notebook.metadata["state"] = state

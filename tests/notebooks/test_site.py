@@ -105,8 +105,7 @@ def test_no_page_loads_anything_from_another_host(site):
                 assert not FOREIGN.search(style.read_text(encoding="utf-8")), style
 
 
-def test_a_second_build_takes_the_outputs_of_the_first(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAB_REFERENCE", "")  # `run` sets it
+def test_a_second_build_takes_the_outputs_of_the_first(tmp_path):
     spec = importlib.util.spec_from_file_location("executed", ROOT / "notebooks/site/executed.py")
     executed = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(executed)
