@@ -15,23 +15,25 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
-# Three workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
+# Four workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
 # takes tests in their order, or all tests of a file, because the tests of a file share what they start. Whole gradings
 # and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
-WORKERS = -n 3 --dist worksteal
+WORKERS = -n 4 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
-WHOLE = tests/docker tests/notebooks tests/labs/test_labs.py tests/labs/test_pictures.py tests/hvdgrade/batch/test_slurm.py
+WHOLE = tests/docker tests/notebooks $(addprefix tests/labs/test_,labs.py pictures.py cifar10.py training_scripts.py) \
+    $(addprefix tests/hvdgrade/,batch/test_slurm.py batch/test_ended.py jupyter/test_server.py) \
+    $(addprefix tests/hvdlab/,check/test_scripts.py gpu_report/test_command.py)
 test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)
 	@$(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))"
 
-test-whole: setup ## test set-up, notebooks, pictures, site, Slurm and whole gradings
+test-whole: setup ## test set-up, notebooks, pictures, site, Slurm, batches, whole scripts and gradings
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest notebooks/solutions $(WHOLE) -n 3 --dist loadfile -m "not thorough and not ($(ALONE))" || failed=1; \
+	$(FORKED) .venv/bin/pytest notebooks/solutions $(WHOLE) -n 4 --dist loadfile -m "not thorough and not ($(ALONE))" || failed=1; \
 	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
 
