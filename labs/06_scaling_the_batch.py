@@ -860,7 +860,8 @@ def along_the_line(start, end):
 
 
 figure, axes = plt.subplots()
-axes.plot(alphas, along_the_line(small, large))
+from_small = along_the_line(small, large)
+axes.plot(alphas, from_small)
 for alpha, name in ((0, "batch 64"), (1, "batch 500")):
     axes.axvline(alpha, color="black", linestyle=":")
     axes.annotate(name, (alpha, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
@@ -936,7 +937,7 @@ for (name, weights), look in zip(faces, ("C0-", "C1-", "k--"), strict=True):
         steps = np.linspace(-reach, reach, by_run_length(quick=9, learner=31, reference=31))
         slice_ = loss_landscape.slice_1d(loss_at, weights, direction, steps)
         axes.plot(steps, slice_, look, label=name)
-panels[0].plot(alphas, along_the_line(small, large), "C2-", label="from batch 64")
+panels[0].plot(alphas, from_small, "C2-", label="from batch 64")
 panels[0].plot(alphas, along_the_line(same_function, large), "k--", label="from batch 64, rescaled")
 panels[0].set(xlabel=r"$\alpha$, line to batch 500", ylabel="training loss", yscale="log")
 panels[1].set(xlabel="along a random direction")

@@ -4,10 +4,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
 SECONDS = 120  # for one deck
+AT_ONCE = 2
 
 
 def browser() -> str | None:
@@ -27,7 +29,8 @@ def print_slides(folder: Path) -> None:
         )
         return
     as_root = ["--no-sandbox"] if os.geteuid() == 0 else []  # root cannot have Chromium's sandbox
-    for page in sorted(folder.glob("[0-9]*.html")):
+
+    def print_deck(page: Path) -> None:
         with tempfile.TemporaryDirectory() as profile:
             subprocess.run(
                 [
@@ -40,3 +43,6 @@ def print_slides(folder: Path) -> None:
                 check=True,
                 capture_output=True,
             )
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(print_deck, sorted(folder.glob("[0-9]*.html"))))
