@@ -1,13 +1,14 @@
 """Grade all fixtures repeatedly, and count verdicts that differ from the expected ones.
 
-    python -m tests.measurements.false_verdicts OUT --runs 20 [--only NAME ...]
+    python -m tests.measurements.false_verdicts OUT --runs 20 [--workers 2] [--only NAME ...]
 
 Each round runs tests/hvdgrade/test_submissions.py. Its results are kept as OUT/ROUND/NAME.json, and a
-complete round is added as a line to false_verdicts.jsonl next to this file. Twenty rounds take hours. A
-second call continues where the first one stopped. On another machine it continues after the rounds in the
-file that were graded by the same rules. At the end the program prints the separation table (submission x
-check, over the rounds in OUT), how close the measured values came to each limit from both sides, and every
-deviation from the expected verdicts, over all rounds. It is not a test, and pytest does not run it.
+complete round is added as a line to false_verdicts.jsonl next to this file. Twenty rounds take hours. Two
+workers need less time, because a grading does not keep two cores busy all the time. A second call continues
+where the first one stopped. On another machine it continues after the rounds in the file that were graded
+by the same rules. At the end the program prints the separation table (submission x check, over the rounds
+in OUT), how close the measured values came to each limit from both sides, and every deviation from the
+expected verdicts, over all rounds. It is not a test, and pytest does not run it.
 """
 
 import argparse
@@ -52,12 +53,12 @@ def results_in(folder: Path, names: list[str], rules: Profile) -> dict[str, dict
     return {name: one for name, one in found.items() if by[name] == rules.rules_sha256}
 
 
-def grade(names: list[str], folder: Path) -> None:
-    """Grade `names`, and write the results to `folder`."""
+def grade(names: list[str], folder: Path, workers: int) -> None:
+    """Grade `names` by several workers, and write the results to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tests = [f"{TEST}[{name}]" for name in names]
     subprocess.run(
-        [sys.executable, *"-m pytest -q -m mpi --no-header --tb=no".split(), *tests],
+        [sys.executable, *f"-m pytest -q -m mpi --no-header --tb=no -n {workers}".split(), *tests],
         cwd=ROOT,
         env={**os.environ, "HVDGRADE_KEEP": str(folder.resolve())},
         stdout=sys.stderr,
@@ -191,6 +192,12 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="folder of the results")
     parser.add_argument("--runs", type=int, default=20, help="rounds (default 20)")
     parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="gradings at a time, which share all cores (default 1)",
+    )
+    parser.add_argument(
         "--only", nargs="+", metavar="NAME", help="these submissions: no whole round"
     )
     args = parser.parse_args()
@@ -208,9 +215,9 @@ def main() -> int:
         results = results_in(folder, names, rules)
         if number > len(rounds):
             if missing := [name for name in names if name not in results]:
-                grade(missing, folder)
+                grade(missing, folder, args.workers)
                 results = results_in(folder, names, rules)
-            rounds.append(summary(names, results, rules))
+            rounds.append({**summary(names, results, rules), "workers": args.workers})
             if not args.only:
                 with open(ROUNDS, "a") as file:
                     file.write(json.dumps(rounds[-1]) + "\n")
