@@ -23,8 +23,9 @@ SERVERS = slurm or browser
 ALONE = grading or multihost
 WORKERS = -n 4 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
-WHOLE = tests/docker tests/notebooks $(addprefix tests/labs/test_,labs.py pictures.py cifar10.py training_scripts.py) \
-    $(addprefix tests/hvdgrade/,batch/test_slurm.py batch/test_ended.py jupyter/test_server.py) \
+WHOLE = tests/docker tests/notebooks \
+    $(patsubst %,tests/labs/test_%.py,labs pictures slides calculators cifar10 training_scripts) \
+    $(addprefix tests/hvdgrade/,$(patsubst %,batch/test_%.py,slurm ended platforms) jupyter/test_server.py) \
     $(addprefix tests/hvdlab/,check/test_scripts.py gpu_report/test_command.py)
 test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)

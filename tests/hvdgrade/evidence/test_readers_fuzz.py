@@ -65,6 +65,15 @@ HEADERS = [  # of an array: (descr, fortran_order, shape) as text
 ]
 
 
+each_cases = pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(1000), id="first"),
+        pytest.param(range(1000, 3000), id="others", marks=pytest.mark.thorough),
+    ],
+)
+
+
 def mutated(content: bytes, rng: random.Random) -> bytes:
     """Return `content` with a few errors: flipped, lost, doubled, exchanged or foreign bytes."""
     content = bytearray(content)
@@ -134,20 +143,22 @@ def read(content: bytes, path, case) -> bool:
     return True
 
 
-def test_a_damaged_archive_is_refused_or_read(small_network, tmp_path):
+@each_cases
+def test_a_damaged_archive_is_refused_or_read(cases, small_network, tmp_path):
     good = {kind: archive([*small_network.items()], kind) for kind in (0, zipfile.ZIP_DEFLATED)}
     assert all(read(content, tmp_path / "w.npz", "good") for content in good.values())
     refused = 0
-    for case in range(3000):
+    for case in cases:
         rng = random.Random(case)
         refused += not read(mutated(rng.choice([*good.values()]), rng), tmp_path / "w.npz", case)
-    assert 1000 < refused < 3000  # most errors make a file invalid, but not all
+    assert len(cases) / 3 < refused < len(cases)  # most errors make a file invalid, but not all
 
 
 @pytest.mark.slow
-def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(small_network, tmp_path):
+@each_cases
+def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(cases, small_network, tmp_path):
     refused = 0
-    for case in range(3000):
+    for case in cases:
         rng = random.Random(case)
         members = dict(small_network)
         for name in rng.sample([*members], rng.randint(1, 2)):
@@ -155,7 +166,7 @@ def test_a_damaged_array_in_a_sound_archive_is_refused_or_read(small_network, tm
         if rng.random() < 0.1:
             members[rng.choice(("../x.npy", "/etc/x", "linear.weight", "a" * 60_000))] = b"x"
         refused += not read(archive([*members.items()]), tmp_path / "w.npz", case)
-    assert 1000 < refused < 3000
+    assert len(cases) / 3 < refused < len(cases)
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
@@ -202,12 +213,13 @@ def lines(rng: random.Random) -> bytes:
     return mutated(content, rng) if rng.random() < 0.7 else content
 
 
-def test_a_damaged_record_gives_plausible_steps_or_none(tmp_path):
+@each_cases
+def test_a_damaged_record_gives_plausible_steps_or_none(cases, tmp_path):
     weights = [observation.Weights(0, epoch, 1.0 + epoch, tmp_path, "") for epoch in range(3)]
     seen = observation.Observation(1, weights=weights)
     path = tmp_path / "rank-0-record.jsonl"
     told = 0
-    for case in range(3000):
+    for case in cases:
         path.write_bytes(lines(random.Random(case)))
         for epoch in range(3):
             steps = compare_ranks.recorded(path, epoch, "steps")
@@ -217,7 +229,7 @@ def test_a_damaged_record_gives_plausible_steps_or_none(tmp_path):
             assert entry["epoch"] in (0, 1, 2), case
             assert all(type(n) in (int, float) for n in entry["reported"].values()), case
             assert len(json.dumps(entry)) < 20_000, case
-    assert told > 300
+    assert told > len(cases) / 10
     assert compare_ranks.recorded(tmp_path / "missing", 0, "steps") is None
 
 
@@ -231,9 +243,10 @@ def printed(content: bytes, path) -> CapturedOutput:
 
 
 @pytest.mark.slow
-def test_damaged_output_gives_plain_text_and_stacks_or_none(tmp_path):
+@each_cases
+def test_damaged_output_gives_plain_text_and_stacks_or_none(cases, tmp_path):
     found = 0
-    for case in range(3000):
+    for case in cases:
         rng = random.Random(case)
         content = lines(rng) if rng.random() < 0.9 else rng.randbytes(3000)
         if rng.random() < 0.1:  # not written through mpirun, which would tag each line
@@ -249,7 +262,7 @@ def test_damaged_output_gives_plain_text_and_stacks_or_none(tmp_path):
         waiting = check.where_they_wait(observation.Observation(2, stacks=found_in))
         assert bool(waiting) == bool(found_in), case
         found += bool(found_in) + bool(error)
-    assert found > 100
+    assert found > len(cases) / 30
 
 
 def test_counts_endless_output_without_keeping_it(tmp_path):
