@@ -16,14 +16,14 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
 # Four workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
-# takes tests in their order, or all tests of a file, because the tests of a file share what they start. Whole gradings
-# and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
+# takes tests in their order, or all tests of a file, because the tests of a file share what they start. The longest files
+# come first. Whole gradings and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 ALONE = grading or multihost
 WORKERS = -n 4 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
-WHOLE = tests/docker tests/notebooks \
+WHOLE = tests/notebooks notebooks/solutions tests/docker \
     $(patsubst %,tests/labs/test_%.py,labs pictures slides calculators cifar10 training_scripts) \
     $(addprefix tests/hvdgrade/,$(patsubst %,batch/test_%.py,slurm ended platforms) jupyter/test_server.py) \
     $(addprefix tests/hvdlab/,check/test_scripts.py gpu_report/test_command.py)
@@ -34,7 +34,7 @@ test: setup ## run the test suite without test-whole and without the longest tes
 test-whole: setup ## test set-up, notebooks, pictures, site, Slurm, batches, whole scripts and gradings
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest notebooks/solutions $(WHOLE) -n 4 --dist loadfile -m "not thorough and not ($(ALONE))" || failed=1; \
+	$(FORKED) .venv/bin/pytest $(WHOLE) -n 4 --dist loadfile --no-loadscope-reorder -m "not thorough and not ($(ALONE))" || failed=1; \
 	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
 	exit $$failed
 
