@@ -17,10 +17,10 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 
 # Four workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
 # takes tests in their order, or all tests of a file, because the tests of a file share what they start. The longest files
-# come first. Whole gradings and two hosts run alone. Training scripts fork from a process that has imported the frameworks.
+# come first. Whole gradings and two hosts run alone afterwards. Training scripts fork from a process that has imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
-ALONE = grading or multihost
+LAST = grading or multihost
 WORKERS = -n 4 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
 WHOLE = tests/notebooks notebooks/solutions tests/docker \
@@ -29,20 +29,20 @@ WHOLE = tests/notebooks notebooks/solutions tests/docker \
     $(addprefix tests/hvdlab/,check/test_scripts.py gpu_report/test_command.py)
 test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)
-	@$(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(ALONE))"
+	@$(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(LAST))"
 
 test-whole: setup ## test set-up, notebooks, pictures, site, Slurm, batches, whole scripts and gradings
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest $(WHOLE) -n 4 --dist loadfile --no-loadscope-reorder -m "not thorough and not ($(ALONE))" || failed=1; \
-	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(ALONE))" || failed=1; \
+	$(FORKED) .venv/bin/pytest $(WHOLE) -n 4 --dist loadfile --no-loadscope-reorder -m "not thorough and not ($(LAST))" || failed=1; \
+	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(LAST))" || failed=1; \
 	exit $$failed
 
 # Only tests of one process, without the slow ones and without the folders whose tests start many programs.
 QUICK = hvdgrade hvdlab measurements
 test-quick: setup ## run the quick tests, which start no ranks and no servers, in less than two minutes
 	@OMP_NUM_THREADS=1 .venv/bin/pytest $(QUICK:%=tests/%) $(WORKERS) --ignore tests/hvdlab/keras --ignore tests/hvdlab/test_arguments.py \
-	    -m "not (thorough or slow or $(RANKS) or $(SERVERS) or $(ALONE))"
+	    -m "not (thorough or slow or $(RANKS) or $(SERVERS) or $(LAST))"
 
 lab: setup ## open JupyterLab on the start page of the course, with the real or synthetic data
 	@$(DATA)
