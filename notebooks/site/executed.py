@@ -77,9 +77,8 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
         nbformat.write(notebook, part)
         part.replace(path)
 
-    # Most of the last labs take longer than the first ones, and end with less waiting if they come first.
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(one, reversed(notebooks.items())))
+        list(pool.map(one, notebooks.items()))
 
 
 def _course() -> str:
