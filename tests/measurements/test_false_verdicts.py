@@ -77,14 +77,14 @@ def test_grades_submissions_that_are_missing_or_graded_by_other_rules(count, tmp
     graded(tmp_path / "one" / "1", "right_torch", rules="others")
     asked = []
 
-    def grade(names, folder):
-        asked.append(list(names))
+    def grade(names, folder, workers):
+        asked.append((list(names), workers))
         graded(folder, "right_torch")  # the grader has written no result for the other submission
 
     monkeypatch.setattr(false_verdicts, "grade", grade)
     other = {"rules_sha256": "others", "gradings": 2, "deviations": [["sleeps", "?"]]}
     (tmp_path / "rounds.jsonl").write_text(json.dumps(other | {"margins": []}) + "\n")
     printed = count("one", 1, status=1)
-    assert asked == [list(NAMES)]
+    assert asked == [(list(NAMES), 1)]
     assert "1 rounds, 1 gradings, 1 deviations" in printed
     assert "round 1, sleeps: no result" in printed
