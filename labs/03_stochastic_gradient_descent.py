@@ -1163,7 +1163,7 @@ describe(
 compare(*once, by=["layers", "skips"], value="bends_down")
 
 # %% tags=["folded"]
-across = np.linspace(-1, 1, by_run_length(quick=5, learner=13, reference=13))
+across = np.linspace(-1, 1, by_run_length(quick=5, learner=21, reference=21))
 levels = np.arange(0, 4.6, 0.25)
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.4), sharey=True)
 for axes, skips in zip(panels, (True, False), strict=True):
