@@ -16,17 +16,19 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
 
 # Four workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
-# takes tests in their order, or all tests of a file, because the tests of a file share what they start. The longest files
-# come first. Whole gradings and two hosts run alone afterwards. Training scripts fork from a process that has imported the frameworks.
+# takes tests in their order, or all tests of a file, because the tests of a file share what they start. WHOLE names its
+# longest files first. Whole gradings and two hosts run alone afterwards. Training scripts fork from a process that has
+# imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 LAST = grading or multihost
 WORKERS = -n 4 --dist worksteal
 FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
 WHOLE = tests/notebooks notebooks/solutions tests/docker \
-    $(patsubst %,tests/labs/test_%.py,labs pictures slides calculators cifar10 training_scripts) \
-    $(addprefix tests/hvdgrade/,$(patsubst %,batch/test_%.py,slurm ended platforms) jupyter/test_server.py) \
-    $(addprefix tests/hvdlab/,check/test_scripts.py gpu_report/test_command.py)
+    tests/labs/test_labs.py tests/labs/test_pictures.py tests/labs/test_slides.py tests/labs/test_calculators.py \
+    tests/labs/test_cifar10.py tests/labs/test_training_scripts.py \
+    tests/hvdgrade/batch/test_slurm.py tests/hvdgrade/batch/test_ended.py tests/hvdgrade/batch/test_platforms.py \
+    tests/hvdgrade/jupyter/test_server.py tests/hvdlab/check/test_scripts.py tests/hvdlab/gpu_report/test_command.py
 test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)
 	@$(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(LAST))"

@@ -20,7 +20,7 @@ from hvdlab.data import load_cifar10, load_fashion_mnist
 ROOT = Path(__file__).resolve().parents[2]
 CELL_SECONDS = 3600  # on a slow processor, next to another notebook, a grading needs over 900 s
 AT_ONCE = 2  # notebooks; the ranks of each share the processor's cores
-# More threads than cores slow each other down.
+# If all notebooks together have more threads than the processor has cores, they slow each other down.
 THREADS = str(max(1, os.cpu_count() // AT_ONCE))
 SETTINGS = {
     "LAB_REFERENCE": "shipped",
