@@ -99,6 +99,9 @@ PY
     # torch >= 2.1 needs C++17.
     edit CMakeLists.txt               "set(CMAKE_CXX_STANDARD 14)" "set(CMAKE_CXX_STANDARD 17)"
     edit horovod/torch/CMakeLists.txt "set(CMAKE_CXX_STANDARD 14)" "set(CMAKE_CXX_STANDARD 17)"
+    # Python 3.12 has no distutils any more.
+    edit horovod/torch/CMakeLists.txt 'from distutils.sysconfig import get_python_inc; print(get_python_inc())' \
+        "import sysconfig; print(sysconfig.get_path('include'))"
     # The XLA operations (opt-in) include a header that TensorFlow's wheel does not ship.
     edit horovod/tensorflow/CMakeLists.txt \
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")' ''

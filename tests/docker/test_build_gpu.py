@@ -84,7 +84,11 @@ if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
 endif()
 """,
-    "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\n",
+    "horovod/torch/CMakeLists.txt": """\
+set(CMAKE_CXX_STANDARD 14)
+execute_process(COMMAND ${PY_EXE} -c "from distutils.sysconfig import get_python_inc; print(get_python_inc())"
+                OUTPUT_VARIABLE PYTHON_INCLUDE_PATH OUTPUT_STRIP_TRAILING_WHITESPACE)
+""",
     "horovod/tensorflow/CMakeLists.txt": "list(APPEND TF_SOURCES "
     '"${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
     "cmake/Modules/FindPytorch.cmake": "import torch; from torch.utils.cpp_extension import CUDA_HOME; "
@@ -285,6 +289,17 @@ def test_a_cpu_build_does_not_need_a_working_nvcc(cpu_build, tmp_path):
         for source in (tmp_path / "before", cpu_build.kept / "source")
     ]
     assert codes == [1, 0]
+
+
+def test_the_headers_of_python_are_found_without_distutils(gpu_build):
+    """Python 3.12 has no distutils; without the headers the build fails after minutes ("Python.h")."""
+    text = gpu_build.edited("horovod/torch/CMakeLists.txt")
+    (question,) = re.findall('PY_EXE} -c "(.*)"', text)
+    no_distutils = f"import sys; sys.modules['distutils'] = None; {question}"
+    done = subprocess.run(
+        [sys.executable, "-c", no_distutils], capture_output=True, text=True, timeout=60
+    )
+    assert Path(done.stdout.strip(), "Python.h").is_file(), done.stderr
 
 
 def test_a_gpu_build_keeps_the_query_for_nvcc(gpu_build):
