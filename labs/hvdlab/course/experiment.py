@@ -13,9 +13,11 @@ each row. Environment variables choose one of three lengths of a lab, and
                         labs/results/NAME.csv
     LAB_REFERENCE=a,b   a reference run of the experiments a and b only
 
-The first lines of a results file name the command that made it, the machine and the date.
+The first lines of a results file name the command that made it, the machine and the date. A result that is no
+table, such as the report of a grading, is kept as `labs/results/NAME.json`.
 """
 
+import json
 import os
 import platform
 import sys
@@ -147,19 +149,54 @@ def save(name: str, table: pd.DataFrame) -> None:
         name: name of the experiment.
         table: its rows.
     """
-    RESULTS.mkdir(exist_ok=True)
-    processor = cpu_facts().get("model name", platform.machine())
-    lines = [
-        f"# experiment: {name}",
-        f"# command: LAB_REFERENCE={name} python labs/{Path(sys.argv[0]).name}",
-        f"# machine: {processor}, {usable_cores()} cores, {platform.system()}",
-        f"# versions: {', '.join(_versions())}",
-        f"# date: {time.strftime('%Y-%m-%d')}",
-    ]
+    lines = [f"# {key}: {value}" for key, value in _origin(name).items()]
     text = "\n".join(lines) + "\n" + table.to_csv(index=False, float_format="%.6g")
-    part = RESULTS / f"{name}.csv.part"
+    _replace(RESULTS / f"{name}.csv", text)
+
+
+def shipped_document(name: str) -> dict | None:
+    """Return `labs/results/NAME.json` in a reference run of other experiments.
+
+    Args:
+        name: name of the experiment.
+
+    Returns:
+        The document, or None if this run must measure the experiment itself.
+    """
+    if not REFERENCE or _is_wanted(name):
+        return None
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def save_document(name: str, document: dict) -> None:
+    """Write a result that is no table as `labs/results/NAME.json`, if this is a reference run of it.
+
+    Args:
+        name: name of the experiment.
+        document: values that JSON can represent; the keys that name its origin are added.
+    """
+    if REFERENCE:
+        text = json.dumps({**_origin(name), **document}, indent=1, ensure_ascii=False)
+        _replace(RESULTS / f"{name}.json", text + "\n")
+
+
+def _origin(name: str) -> dict[str, str]:
+    """Return what a results file says about its origin."""
+    processor = cpu_facts().get("model name", platform.machine())
+    return {
+        "experiment": name,
+        "command": f"LAB_REFERENCE={name} python labs/{Path(sys.argv[0]).name}",
+        "machine": f"{processor}, {usable_cores()} cores, {platform.system()}",
+        "versions": ", ".join(_versions()),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _replace(path: Path, text: str) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, RESULTS / f"{name}.csv")
+    os.replace(part, path)
 
 
 def _is_wanted(name: str) -> bool:

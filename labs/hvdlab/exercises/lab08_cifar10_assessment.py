@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from hvdlab.course.experiment import save_document, shipped_document
 from hvdlab.course.training_runs import COLUMNS
 from hvdlab.exercises import NotYet, call, compare, exercise, number, right, shown
 from hvdlab.exercises.harness import script_facts
@@ -24,6 +25,7 @@ NO_HOROVOD = [
     "`hvd.init()`. This check cannot see whether ranks meet in another way; the grader can."
     for module in ("hvdlab.keras.horovod", "horovod.torch")
 ]
+EXPERIMENT = "cifar10_grading"  # the grading of the solution, for the site
 # fmt: off
 EPOCH_SECONDS = 10.0
 RUNS = [  # (training accuracy, held-out accuracy) of each epoch, the seconds to the target, and the reason
@@ -227,7 +229,8 @@ def hand_in(
 ) -> tuple[int, dict]:
     """Run `hvdgrade run PATH -np RANKS --profile PROFILE --json REPORT` and print its output as it comes.
 
-    An interrupt and the time limit end the grader, and with it every process that it has started.
+    An interrupt and the time limit end the grader, and with it every process that it has started. The site of
+    the course shows a grading that the course ships (`labs/results/cifar10_grading.json`) and runs none.
 
     Args:
         path: The learner's script.
@@ -242,6 +245,12 @@ def hand_in(
     Raises:
         TimeoutError: The grading took longer than `timeout`.
     """
+    if kept := shipped_document(EXPERIMENT):
+        print(
+            f"A grading of the solution that the course ships: {kept['machine']}, {kept['date']}."
+        )
+        print(kept["printed"])
+        return kept["exit_code"], kept["report"]
     report = Path(report)
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "hvdgrade.cli", "run", str(path), "-np", str(ranks)]
@@ -261,9 +270,11 @@ def hand_in(
     is_late = threading.Event()
     alarm = threading.Timer(timeout, lambda: (is_late.set(), grader.terminate()))
     alarm.start()
+    printed = []
     try:
         for line in grader.stdout:
             print(line, end="", flush=True)
+            printed.append(line)
         code = grader.wait()
     finally:
         alarm.cancel()
@@ -274,4 +285,8 @@ def hand_in(
             grader.kill()
     if is_late.is_set():
         raise TimeoutError(f"the grading did not end within {timeout:g} s and was ended")
-    return code, json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    # Without the output of the ranks, which names folders of this machine.
+    kept = {key: value for key, value in document.items() if key != "output"}
+    save_document(EXPERIMENT, {"exit_code": code, "printed": "".join(printed), "report": kept})
+    return code, document

@@ -109,6 +109,20 @@ def test_missing_results_say_how_they_are_made(load):
         load().reference("mine")
 
 
+def test_a_document_is_written_by_its_reference_run_and_read_by_others(load):
+    module = load(reference="mine")  # each call of `load` changes the same module
+    assert module.shipped_document("mine") is None  # this run must measure it
+    module.save_document("mine", {"points": 100})
+    module = load(reference="shipped")
+    kept = module.shipped_document("mine")
+    assert kept["points"] == 100
+    assert {"experiment", "command", "machine", "versions", "date"} <= kept.keys()
+    module = load()  # a learner's run measures, and leaves the shipped result
+    assert module.shipped_document("mine") is None
+    module.save_document("mine", {"points": 0})
+    assert load(reference="shipped").shipped_document("mine") == kept
+
+
 SHIPPED = sorted(experiment.RESULTS.glob("*.csv"))
 
 

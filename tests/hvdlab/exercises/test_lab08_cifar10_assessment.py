@@ -1,6 +1,7 @@
 """The checks of lab 8 accept what is right, and name the mistake in what is not."""
 
 import ast
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from changed import changed
 
+from hvdlab.course import experiment
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab08_cifar10_assessment as exercises
 
@@ -238,6 +240,18 @@ def test_handing_in_returns_the_code_and_the_report(tmp_path, capsys, monkeypatc
     assert report == json.loads((tmp_path / "report.json").read_text())
     said = capsys.readouterr().out
     assert "NOT GRADABLE" in said and "\x1b" not in said
+
+
+def test_the_site_shows_the_grading_that_the_course_ships(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(experiment, "REFERENCE", True)
+    monkeypatch.setattr(experiment, "_WANTED", "shipped")
+    code, report = exercises.hand_in(tmp_path / "no script", tmp_path / "report.json")
+    solution = ASSESSMENT / "solutions/keras/assessment.py"
+    assert report["submission"]["sha256"] == hashlib.sha256(solution.read_bytes()).hexdigest()
+    assert (code, report["verdict"], len(report["checks"])) == (0, "pass", 8)
+    output = capsys.readouterr().out
+    assert "A grading of the solution that the course ships: " in output
+    assert all(check["title"] in output for check in report["checks"])
 
 
 def test_a_wrong_profile_leaves_no_report(tmp_path):
