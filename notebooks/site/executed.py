@@ -1,8 +1,8 @@
 """Run the notebooks with the solutions, and keep their outputs.
 
-`LAB_REFERENCE=shipped` names no experiment, so every `sweep`, and the grading of lab 8, returns the results that
-the course ships (hvdlab/course/experiment.py), and the pages show those in place of a run of this machine. What a
-notebook computes outside its experiments is computed here.
+`LAB_REFERENCE=shipped` names no experiment, so every `sweep`, and the grading of lab 8, returns the results
+that the course ships (hvdlab/course/experiment.py). The pages show those in place of a run of this machine.
+What a notebook computes outside its experiments is computed here.
 """
 
 import hashlib
