@@ -56,7 +56,7 @@ workbook = Workbook(2)
 # by weights and adds a bias. So our model is a network with one neuron and one input.
 #
 # The data of this lab are a hundred **examples**, that is, pairs of an input $x$ and a measured value $y$.
-# The inputs are spread evenly between 0 and 10, and $y = 10\,(x + \text{noise}) + 2$. The noise is random
+# The inputs are drawn at random between 0 and 10, and $y = 10\,(x + \text{noise}) + 2$. The noise is random
 # with the standard deviation 1, so the values of $y$ scatter by about 10 around the line with slope 10 and
 # bias 2. Training should find parameters close to these two numbers.
 
@@ -143,9 +143,10 @@ with interactive(
     plt.show()
 
 # %% [markdown]
-# The surface is a bowl, because the loss is quadratic in $w$ and $b$. But the bowl is long and narrow, like a
-# valley. In one direction the loss rises steeply, and along the floor of the valley it hardly changes. The
-# rest of this lab shows that this shape decides how fast gradient descent is, and when it fails.
+# The surface is a bowl, because the loss is a mean of squares and the errors are linear in $w$ and $b$. But
+# the bowl is long and narrow, like a valley. In one direction the loss rises steeply, and along the floor of
+# the valley it hardly changes. The rest of this lab shows that this shape decides how fast gradient descent
+# is, and when it fails.
 #
 # ## Gradient
 #
@@ -161,7 +162,7 @@ with interactive(
 # For example, take $x = (1, 3)$ and $y = (4, 6)$ with $w = 2$ and $b = 1$ again. The errors are $(-1, 1)$.
 # Then $\partial L / \partial w$ is the mean of $2 \cdot (-1) \cdot 1 = -2$ and $2 \cdot 1 \cdot 3 = 6$, which
 # is 2, and $\partial L / \partial b$ is the mean of $-2$ and $2$, which is 0. So the loss falls if $w$
-# becomes smaller, and a small change of $b$ changes nothing at first.
+# becomes smaller, and a very small change of $b$ hardly changes it.
 #
 # ### Exercise 1: Gradient of the mean squared error
 #
@@ -291,7 +292,7 @@ exercises.check_descend(descend)
 #
 # ### Exercise 3: Convergence test
 #
-# **What:** report whether the last loss differs from the one before it by less than 0.1 % of the one before.
+# **What:** report whether the last loss differs from the previous loss by less than 0.1 % of the previous loss.
 #
 # **Why:** a loop that never ends wastes a computer, and a loop that ends too early wastes the training. The
 # test must also cope with losses that oscillate, with losses that grow until they are infinite or NaN (*not a
@@ -315,7 +316,7 @@ exercises.check_descend(descend)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Compare `abs(last - previous)` with `0.001 * previous`. Every comparison with NaN is false, so write the
+# Compare `abs(last - previous)` with `0.001 * previous`. The comparison `<` with NaN is false, so write the
 # test such that false means "not converged".
 #
 # </details>
@@ -358,7 +359,7 @@ with interactive(
     plt.show()
 
 # %% [markdown]
-# **What the result means.** About thirty steps bring the descent down to the floor of the valley. After that
+# **What the result means.** About fifty steps bring the descent down to the floor of the valley. After that
 # it moves along the floor in very small steps, because the gradient is small there. Your test stops as soon
 # as the loss hardly changes from one step to the next, and the table shows that the bias is still far from
 # its best value at that moment. Even after 1000 steps it has not arrived. Your test is correct. It measures
@@ -379,29 +380,29 @@ with interactive(
 # **Each step multiplies the distance from the minimum by the factor** $1 - \eta \lambda$. With $\lambda = 2$
 # there are four cases:
 #
-# | learning rate | factor | the distance after each step, from 1 |
+# | learning rate | factor | $w$ after each step, if it begins at 1 |
 # |---|---|---|
 # | 0.1 | 0.8 | 0.8, 0.64, 0.51: it shrinks slowly |
 # | 0.5 | 0 | 0: one step reaches the minimum |
 # | 0.9 | -0.8 | -0.8, 0.64, -0.51: it changes sides and shrinks |
 # | 1.1 | -1.2 | -1.2, 1.44, -1.73: it changes sides and grows |
 #
-# The distance shrinks if the factor lies between $-1$ and $1$. This holds for every $\eta$ below
-# $2 / \lambda$, which is 1 in the table. Above this limit each step ends farther from the minimum than it
-# began, and the descent **diverges**. This is called *divergence*.
+# The distance shrinks if the factor lies between $-1$ and $1$. This holds for every $\eta$ below $2 /
+# \lambda$, which is $2 / 2 = 1$ for the parabola of the table. Above this limit each step ends farther from
+# the minimum than it began, and the descent **diverges**. This is called *divergence*.
 #
 # ![Three copies of the same parabola. With the small learning rate 0.1 the points approach the minimum from one side. With 0.9 they jump from side to side and still come closer. With 1.1, above the limit 1, each jump ends higher than the one before.](pictures/learning_rate_limit.svg)
 #
-# The cause is that the gradient is a local slope. It says how the loss changes close to the current point.
-# A long step leaves the region in which this slope is valid, jumps over the minimum, and lands at a place
-# that is higher than before.
+# The cause is that the gradient is a local slope. It says how the loss changes close to the current point. A
+# long step leaves the region in which this slope is valid and jumps over the minimum. If it is more than
+# twice as long as the way to the minimum, it lands at a place that is higher than before.
 #
 # ### Prediction: the largest learning rate
 #
 # Our loss has two parameters. Suppose for a moment that $b$ stays fixed and only $w$ is trained. The first
 # derivative is $2\,\overline{e x}$, where the bar means the average over the examples. The second derivative
-# is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. Which is the largest learning rate at which the
-# descent with both parameters still converges, about?
+# is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. With both parameters the limit is close to the one
+# for $w$ alone, and the next section says why. What is the limit, about?
 
 # %%
 print(f"mean of the squares of x: {np.mean(x**2):.1f}")
@@ -417,13 +418,17 @@ prediction = workbook.predict(1, None, reason=None)
 # $$H = \begin{pmatrix} \partial^2 L / \partial w^2 & \partial^2 L / \partial w\, \partial b \\
 # \partial^2 L / \partial b\, \partial w & \partial^2 L / \partial b^2 \end{pmatrix} .$$
 #
-# It describes the shape of the bowl. An *eigenvector* of $H$ is a direction in which the bowl is a simple
-# parabola, and the *eigenvalue* $\lambda$ that belongs to it is the curvature of this parabola. The direction
-# with the largest eigenvalue $\lambda_{\max}$ leads straight across the valley, and the direction with the
-# smallest, $\lambda_{\min}$, leads along its floor.
+# It describes the shape of the bowl. An *eigenvector* of $H$ is a direction with a special property: on a
+# line through the minimum in this direction the gradient points along the line, so a descent that starts
+# there never leaves it. On this line the loss is a parabola as in the last section, and the *eigenvalue*
+# $\lambda$ that belongs to the eigenvector is its curvature. At the distance $d$ from the minimum the loss is
+# $\tfrac{1}{2} \lambda d^2$ above its least value. The eigenvectors are perpendicular to each other. The
+# direction with the largest eigenvalue $\lambda_{\max}$ leads straight across the valley, and the direction
+# with the smallest, $\lambda_{\min}$, leads along its floor.
 #
-# Let $\theta = (w, b)$ be the vector of the parameters and $\theta^*$ the minimum. The gradient of a
-# quadratic bowl is $H(\theta - \theta^*)$, so one step gives
+# Let $\theta = (w, b)$ be the vector of the parameters and $\theta^*$ the minimum. At the minimum the gradient
+# is zero. $H$ contains its derivatives, which are the same everywhere, so the gradient at $\theta$ is
+# $H(\theta - \theta^*)$. For one parameter this is $\lambda w$ again. One step gives
 #
 # $$\theta - \theta^* \;\leftarrow\; (I - \eta H)\,(\theta - \theta^*) ,$$
 #
@@ -435,9 +440,9 @@ prediction = workbook.predict(1, None, reason=None)
 #
 # For example, the inputs $x = (3, -3)$ have the mean 0 and the mean square 9. Their Hessian is
 # $\begin{pmatrix} 18 & 0 \\ 0 & 2 \end{pmatrix}$. The matrix is diagonal, so its eigenvalues are 18 and 2, and
-# the largest learning rate is $2 / 18 = 0.11$. In the direction of $b$ a learning rate of up to
-# $2 / 2 = 1$ would be possible. But there is only one learning rate for both, and the steep direction limits
-# it.
+# the largest learning rate is $2 / \lambda_{\max} = 2 / 18 = 0.11$. Along $b$, where the eigenvalue is 2, a
+# learning rate of up to $2 / 2 = 1$ would be possible. But there is only one learning rate for both, and the
+# steep direction limits it.
 #
 # ### Exercise 4: Hessian of the mean squared error
 #
@@ -526,12 +531,12 @@ print(f"For our data the limit is {bound:.4f}.")
 # only parameter the limit would be $2 / 69 = 0.029$. With both parameters the steepest direction is a
 # mixture of $w$ and $b$ with a slightly larger curvature, 71, so the limit is slightly smaller, 0.028.
 # Anyone who predicted about 0.03 has understood that the steepest direction decides. A prediction near $2 /
-# 2 = 1$ used the curvature along $b$, which is the flat direction.
+# 2 = 1$ used the curvature along $b$, which is close to the flat direction.
 #
 # ## Experiment: loss after 10, 100 and 1000 steps
 #
-# The experiment repeats the descent with learning rates from a hundredth of the limit to a fifth above it, on
-# two data sets of yours. The figure shows the logarithm of the remaining loss,
+# The experiment repeats the descent with learning rates from 0.01 to 1.2 times the limit, on two data sets that
+# this machine draws now. The figure shows the logarithm of the remaining loss,
 # $\log_{10}\,(L / L_{\min} - 1)$, because the loss spans many powers of ten. For example, the value $-2$ says
 # that the loss is one percent above its minimum. Lines show results that the course measured before with ten
 # data sets, and the points are yours. Lab 3 explains the functions that run experiments. The experiment also
@@ -578,10 +583,11 @@ describe(
 )
 
 # %% [markdown]
-# **What the result means.** Below the limit more steps reduce the loss, and so do larger learning rates,
-# until close to the limit. Above the limit more steps *increase* the loss, up to the edge of the figure. In
-# the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit diverges
-# on all ten. No sign warns of the limit: for this long valley the best learning rates lie just below it.
+# **What the result means.** Below the limit more steps reduce the loss. After 100 and 1000 steps a larger
+# learning rate is better nearly up to the limit. Above the limit more steps *increase* the loss, up to the edge of the
+# figure. In the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the
+# limit diverges on all ten. So no sign warns you of the limit: the best learning rates of this long valley
+# lie just below it.
 #
 # The curve for ten steps turns upwards a little earlier than the limit. There the factor $1 - \eta
 # \lambda_{\max}$ is close to $-1$, so the oscillation across the valley shrinks very slowly, and ten steps
@@ -624,10 +630,12 @@ describe(
 
 # %% [markdown]
 # **What the result means.** Both descents jump from one side of the valley to the other, along the
-# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the
-# limit each jump is 0.94 times as long as the one before, because $1 - 0.97 \cdot 2 = -0.94$. Above it each
-# jump is 1.06 times as long. **An oscillation that grows is the sign of a learning rate that is too
-# large.** If you see it in the loss of a network, reduce the learning rate first.
+# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the limit
+# each jump is 0.94 times as long as the one before: at 0.97 times the limit $\eta \lambda_{\max} = 0.97 \cdot
+# 2$, and $1 - 1.94 = -0.94$. Above it each jump is 1.06 times as long. The loss itself does not jump, because
+# it depends on the distance from the minimum and not on the side. It rises with every step. **Parameters that
+# jump from side to side, and a loss that grows, are the sign of a learning rate that is too large.** If the
+# loss of a network grows, reduce the learning rate first.
 #
 # ## Condition number
 #
@@ -644,14 +652,17 @@ describe(
 # The best fixed learning rate is $\eta = 2 / (\lambda_{\min} + \lambda_{\max})$. With it the factors of the
 # steepest and of the flattest direction have the same size,
 #
-# $$|1 - \eta \lambda| = \frac{\kappa - 1}{\kappa + 1} ,$$
+# $$|1 - \eta \lambda| = \frac{\lambda_{\max} - \lambda_{\min}}{\lambda_{\max} + \lambda_{\min}}
+# = \frac{\kappa - 1}{\kappa + 1} ,$$
 #
-# and every smaller or larger learning rate makes one of the two worse. So after $n$ steps the distance from
-# the minimum is at most $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$ times what it was at the start.
+# where the second form divides both by $\lambda_{\min}$. A smaller learning rate brings the factor of the
+# flattest direction closer to 1, and a larger one brings that of the steepest direction closer to $-1$. So
+# after $n$ steps the distance from the minimum is at most $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$
+# times what it was at the start.
 #
 # For example, with $\lambda = 18$ and $2$ the condition number is 9, the best learning rate is
 # $2 / 20 = 0.1$, and the factors are $1 - 1.8 = -0.8$ and $1 - 0.2 = 0.8$. Each step leaves 80 % of the
-# distance. A hundredth of the distance is left after 21 steps, because $0.8^{20} = 0.0115$ and
+# distance. Less than a hundredth of the distance is left after 21 steps, because $0.8^{20} = 0.0115$ and
 # $0.8^{21} = 0.0092$. For large $\kappa$ the number of steps grows in proportion to $\kappa$.
 #
 # ### Exercise 6: Number of steps
@@ -721,8 +732,9 @@ centring = workbook.predict(2, None, reason=None)
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
 # the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
-# (With the best learning rate all directions shrink alike, so the loss above its minimum is proportional to
-# the square of the distance. A loss that is 10,000 times smaller needs a distance that is 100 times smaller.)
+# With the best learning rate both directions shrink alike, so the loss above its minimum is proportional to
+# the square of the distance. For example, a loss that is 10,000 times closer to its minimum needs a distance
+# that is 100 times smaller. The cell therefore asks for the square root of the reduction of the loss.
 
 
 # %%
@@ -761,9 +773,10 @@ describe(
 # **What the result means.** The data and the best line are the same, and the bowl is a different one.
 # Centring reduces the condition number from 151 to 8.2 and the number of steps from 464 to 26. The limit of
 # the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
-# Normalised inputs make the bowl round, and a single step reaches the minimum. Your formula agrees with the
-# counted steps exactly. In general it is only an upper bound of the distance that is left. With the best
-# learning rate both directions shrink by the same factor, and then the bound is exact.
+# Normalised inputs make the bowl round, and a single step with the learning rate 0.5 reaches the minimum.
+# Your formula agrees with the counted steps exactly, because with two parameters and the best learning rate
+# both directions shrink by the same factor. With more parameters the directions between the steepest and the
+# flattest one shrink faster, and then the formula gives an upper bound of the number of steps.
 #
 # If you predicted "larger", your reason was probably that smaller inputs make the bowl flatter. If you
 # predicted "same" or "smaller", remember that the largest eigenvalue decides. It contains the mean of the
@@ -788,7 +801,8 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * Along each eigenvector of the Hessian one step multiplies the distance from the minimum by
 #   $1 - \eta\lambda$. Therefore the descent converges only for $\eta < 2 / \lambda_{\max}$. In the experiment
 #   0.98 times this limit converged and 1.02 times diverged, on ten of ten data sets.
-# * A growing oscillation of the loss is the sign of a learning rate above the limit.
+# * Parameters that jump from side to side, and a loss that grows, are the sign of a learning rate above the
+#   limit.
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
 # * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
