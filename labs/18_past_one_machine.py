@@ -318,10 +318,9 @@ check.rename_axis("KB").round(2)
 #
 # A *tree* avoids this. The root has one child, and every other rank has at most two children. Partial sums
 # travel from the leaves to the root, and the result travels back. With $k$ levels below the root the tree has
-# at most $1 + 1 + 2 + \dots + 2^{k-1} = 2^k$ ranks. So $N$ ranks need $\lceil \log_2 N \rceil$ levels, and
-# the latency is $2 \lceil \log_2 N \rceil \alpha$. For example, 8 ranks have 3 levels and need 6 latencies,
-# where the ring
-# needs 14. For 10,000 ranks it is 28 instead of 19,998.
+# at most $2^k$ ranks: the root, one rank below it, then 2, 4 and so on. So $N$ ranks need $\lceil \log_2 N
+# \rceil$ levels, and the latency is $2 \lceil \log_2 N \rceil \alpha$. For example, 8 ranks have 3 levels and
+# need 6 latencies, where the ring needs 14. For 10,000 ranks it is 28 instead of 19,998.
 #
 # ![Two diagrams of eight ranks. On the left a ring, in which a chunk passes 14 messages one after the other. On the right a binary tree with three levels, in which a sum needs three messages up and three down.](pictures/ring_and_tree_latency.svg)
 #

@@ -1,6 +1,8 @@
 """Every lab has objectives, a summary and questions with feedback; the learner writes enough of its code."""
 
+import json
 import re
+from pathlib import Path
 
 import lab_counts
 import pytest
@@ -98,3 +100,22 @@ def test_the_counts_of_a_small_lab(tmp_path):
     assert found.pictures == [("ring", "Two words")]
     assert (found.visible, found.plotting, found.written, found.figures) == (12, 5, 3, 2)
     assert found.share == 3 / 7
+
+
+def formulas(text: str) -> list[str]:
+    """Return the LaTeX formulas of a Markdown text."""
+    # A dollar in code begins no formula.
+    text = re.sub(r"```.*?```|^ {4}.*?$|`[^`]*`", "", text, flags=re.S | re.M)
+    found = re.findall(r"(?<!\\)\$\$(.+?)\$\$|(?<![\\$])\$(?!\$)([^$]+?)(?<!\\)\$", text, re.S)
+    return [re.sub(r"\\tag\{[^}]*\}", "", block or inline) for block, inline in found]
+
+
+@each_lab
+def test_every_formula_can_become_mathml(lab):
+    """The site shows formulas as MathML, and its build ends at one that cannot be translated."""
+    latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")
+    notebook = Path(__file__).parents[2] / "notebooks" / f"{lab.path.stem}.ipynb"
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    for formula in formulas(text):
+        latex2mathml.tex2mathml(formula.replace("\n", " "))
