@@ -105,7 +105,7 @@ def test_the_counts_of_a_small_lab(tmp_path):
 def formulas(text: str) -> list[str]:
     """Return the LaTeX formulas of a Markdown text."""
     # A dollar in code begins no formula.
-    text = re.sub(r"```.*?```|^ {4}.*?$|`[^`]*`", "", text, flags=re.S | re.M)
+    text = re.sub(r"```.*?```|(?<=\n\n)(?: {4}[^\n]*\n)+|`[^`]*`", "", text, flags=re.S)
     found = re.findall(r"(?<!\\)\$\$(.+?)\$\$|(?<![\\$])\$(?!\$)([^$]+?)(?<!\\)\$", text, re.S)
     return [re.sub(r"\\tag\{[^}]*\}", "", block or inline) for block, inline in found]
 
