@@ -584,10 +584,10 @@ describe(
 
 # %% [markdown]
 # **What the result means.** Below the limit more steps reduce the loss. After 100 and 1000 steps a larger
-# learning rate is better nearly up to the limit. Above the limit more steps *increase* the loss, up to the edge of the
-# figure. In the reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the
-# limit diverges on all ten. So no sign warns you of the limit: the best learning rates of this long valley
-# lie just below it.
+# learning rate is better nearly up to the limit. Above the limit more steps *increase* the loss, up to the
+# edge of the figure. In the reference results 0.98 times the limit converges on all ten data sets, and 1.02
+# times the limit diverges on all ten. So the loss gives no warning: the best learning rates of this long
+# valley lie just below the limit.
 #
 # The curve for ten steps turns upwards a little earlier than the limit. There the factor $1 - \eta
 # \lambda_{\max}$ is close to $-1$, so the oscillation across the valley shrinks very slowly, and ten steps
@@ -633,9 +633,9 @@ describe(
 # eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the limit
 # each jump is 0.94 times as long as the one before: at 0.97 times the limit $\eta \lambda_{\max} = 0.97 \cdot
 # 2$, and $1 - 1.94 = -0.94$. Above it each jump is 1.06 times as long. The loss itself does not jump, because
-# it depends on the distance from the minimum and not on the side. It rises with every step. **Parameters that
-# jump from side to side, and a loss that grows, are the sign of a learning rate that is too large.** If the
-# loss of a network grows, reduce the learning rate first.
+# it depends on the distance from the minimum and not on the side. Above the limit it rises with every step.
+# **A loss that grows is the sign of a learning rate that is too large.** Parameters that jump from side to
+# side show that the limit is near. If the loss of a network grows, reduce the learning rate first.
 #
 # ## Condition number
 #
@@ -673,8 +673,8 @@ describe(
 # **Why:** the exercise turns the shape of a loss surface into time. You compare your formula with real
 # descents below.
 #
-# **Signature:** `steps_needed(condition_number, reduction)` returns a whole number, at least 1. With a
-# condition number of 1 it returns 1.
+# **Signature:** `steps_needed(condition_number, reduction)` returns a whole number. `reduction` is larger than 1.
+# With a condition number of 1 it returns 1.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -732,9 +732,10 @@ centring = workbook.predict(2, None, reason=None)
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
 # the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
-# With the best learning rate both directions shrink alike, so the loss above its minimum is proportional to
-# the square of the distance. For example, a loss that is 10,000 times closer to its minimum needs a distance
-# that is 100 times smaller. The cell therefore asks for the square root of the reduction of the loss.
+# With the best learning rate both directions shrink alike, so during this descent the loss above its minimum
+# is proportional to the square of the distance. For example, a loss that is 10,000 times closer to its
+# minimum needs a distance that is 100 times smaller. The cell therefore asks for the square root of the
+# reduction of the loss.
 
 
 # %%
@@ -801,8 +802,8 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * Along each eigenvector of the Hessian one step multiplies the distance from the minimum by
 #   $1 - \eta\lambda$. Therefore the descent converges only for $\eta < 2 / \lambda_{\max}$. In the experiment
 #   0.98 times this limit converged and 1.02 times diverged, on ten of ten data sets.
-# * Parameters that jump from side to side, and a loss that grows, are the sign of a learning rate above the
-#   limit.
+# * A loss that grows is the sign of a learning rate above the limit. Parameters that jump from side to side
+#   show that the limit is near.
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
 # * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and

@@ -77,8 +77,8 @@ workbook = Workbook(18)
 # * `ring`: a complete ring all-reduce, that is, send a half, add, send a half.
 #
 # Two details of the measurement matter. First, each rank writes its array again before every round. The
-# gradients of a real step are new as well, and a processor reads data that another core has just written
-# more slowly than data that it already has in its cache. Second, we keep the fastest of all rounds,
+# gradients of a real step are new as well, and a processor needs longer to read data that another core has
+# just written than data that it already has in its cache. Second, we keep the fastest of all rounds,
 # because other programs can only make a round slower. Click on the folded cell to read the code.
 
 
@@ -290,8 +290,8 @@ check.rename_axis("KB").round(2)
 # (\alpha + S/\beta)$. At 1 MB the latency hardly matters, so the ratio is $1 + \beta\gamma / 2$. A prediction
 # of 2 comes from counting two whole messages, but each message carries only half of the array. A prediction
 # of exactly 1 leaves out the additions. The reference run measured 1.3. This is a little more than the
-# formula gives. The formula assumes that two half messages take one latency longer than one whole message, and
-# on this machine the difference is larger.
+# formula gives. The formula assumes that two half messages take exactly one latency longer than one whole
+# message. On this machine they take more.
 #
 # The last table contains two predictions. *Parts* uses the measured time of two half messages and one
 # addition of the same size. The ratio is computed within each repeat, so that both sides had the same
@@ -305,9 +305,9 @@ check.rename_axis("KB").round(2)
 # of 16 MB at 11 GB/s.
 #
 # On another machine, an earlier version of this measurement predicted the ring too low by a factor of up
-# to 3.7. It sent an array that was never written, and it left out the additions. Data that have
-# not changed since the last round can come from the cache of the core that reads them, while a ring must fetch
-# new data in each phase. A benchmark
+# to 3.7. It did not write the array again before each round, and it left out the additions. Data that have not
+# changed since the last round can come from the cache of the core that reads them, while a ring must fetch new
+# data in each phase. A benchmark
 # must move the same kind of data as the program that it stands for.
 #
 # ## Double binary trees
@@ -324,21 +324,22 @@ check.rename_axis("KB").round(2)
 #
 # ![Two diagrams of eight ranks. On the left a ring, in which a chunk passes 14 messages one after the other. On the right a binary tree with three levels, in which a sum needs three messages up and three down.](pictures/ring_and_tree_latency.svg)
 #
-# Few messages are not enough. If each rank waited for the whole tensor before it sent it on, each of the $2
-# \log_2 N$ levels up and down would take $\alpha + S/\beta$. For 80 MB on 8 ranks at 10 GB/s these are $6
-# \cdot 8 = 48$ ms, and a ring needs 14 ms. Two ideas solve this problem. The first one is to cut the tensor into many
-# small pieces that follow each other up the tree like the wagons of a train. While one piece moves from the
-# second level to the third, the next piece moves from the first level to the second. So the time of the bytes
-# counts once and not once per level.
+# Few messages are not enough. If each rank waited for the whole tensor before it sent it on, each of the
+# $\log_2 N$ levels would take at least $\alpha + S/\beta$ on the way up, and as much on the way down. For 80
+# MB on 8 ranks at 10 GB/s these are at least $6 \cdot 8 = 48$ ms, and a ring needs 14 ms. Two ideas solve
+# this problem. The first one is to cut the tensor into many small pieces that follow each other up the tree
+# like the wagons of a train. While an inner rank sends one piece on, its children send it the next one. So
+# the time of the bytes counts once and not once per level.
 #
 # The second idea divides the work. In a single tree an inner rank receives the data of two children and sends
 # on the sum, while half of the ranks are leaves and have nothing to add. The busiest rank decides the time. A
 # *double binary tree* uses two trees with half of the tensor each. A rank that is a leaf in one tree is an
 # inner rank in the other, so all ranks do about the same work ([Sanders, Speck and Träff
 # 2009](https://doi.org/10.1016/j.parco.2009.09.001)). How much is it? A tree of $N$ ranks has $N-1$
-# connections, and half of the tensor passes each of them once up and once down. In both trees these are $2
-# \cdot (N-1) \cdot 2 \cdot \frac{S}{2} = 2(N-1)S$ bytes. Each of the $N$ ranks thus sends $2\frac{N-1}{N}S$
-# bytes and adds $\frac{N-1}{N}S$ bytes, exactly as in a ring:
+# connections, and half of the tensor passes each of them once up and once down. The bytes are those of two
+# trees with $N-1$ connections each, two directions and $S/2$ bytes, that is, $2 \cdot (N-1) \cdot 2 \cdot
+# \frac{S}{2} = 2(N-1)S$. Each of the $N$ ranks thus sends $2\frac{N-1}{N}S$ bytes and adds $\frac{N-1}{N}S$
+# bytes, exactly as in a ring:
 #
 # $$t_\text{tree} = 2\lceil\log_2 N\rceil\,\alpha + \frac{N-1}{N} S \left(\frac{2}{\beta} + \gamma\right)$$
 #
@@ -352,8 +353,8 @@ check.rename_axis("KB").round(2)
 #
 # **What:** write `tree_time(nbytes, ranks, alpha, beta, gamma)`, which returns seconds.
 #
-# **Why:** with this formula data parallelism on 10,000 GPUs can be efficient, as you will see below. Predictions
-# with rings only, which were common before 2019, come to the opposite conclusion.
+# **Why:** this formula shows below that data parallelism on 10,000 GPUs can be efficient. Predictions with rings
+# only, which were common before 2019, come to the opposite conclusion.
 #
 # **Signature:** as `ring_time`. Use `np.log2` and `np.ceil`.
 #
@@ -383,7 +384,7 @@ for ranks in (2, 16, 512, 10_000):
     print(f"{ranks:6,} ranks, 64 MB: ring {both[0]:6.1f} ms, tree {both[1]:5.1f} ms")
 
 # %% [markdown]
-# Both algorithms need the same time on two ranks. With 512 ranks the ring needs about a quarter more, and
+# Both algorithms need the same time on two ranks. With 512 ranks the ring needs 28 % more, and
 # with 10,000 ranks more than six times as long as the tree. (The additions are left out, because a GPU
 # adds much faster than a network sends.)
 #
@@ -521,9 +522,9 @@ rows.round(2)
 # The three squares are within five percentage points of the model. The model is too low for two networks and
 # too high for one, so it can tell 90 % from 70 % but not 90 % from 88 %. The column `limit` names the largest
 # loss. Inception V3 and ResNet-101 mostly wait for the slowest GPU, and VGG-16 waits for the network. The
-# curves have jumps, which come from the simulated fusion buffers. While a longer all-reduce runs, more
-# gradients become ready, and they share the next buffer. At some number of GPUs a step therefore needs one
-# all-reduce less.
+# curves have jumps, which come from the simulated fusion buffers. With more GPUs an all-reduce takes longer.
+# More gradients become ready while it runs, and they share the next buffer, until a step needs one all-reduce
+# less. There the curve jumps.
 #
 # The last rows of the table belong to another machine and another method. Krizhevsky (2014) split the
 # convolutions by data and the fully connected layers by model (lab 13) on eight GPUs of one computer. No
@@ -547,8 +548,8 @@ rows.round(2)
 # **What:** write `limit(step, without)`.
 #
 # **Why:** each limit has its own remedy. Bandwidth needs fewer bytes or a faster network, latency needs
-# fewer messages, stragglers need equal work for all ranks, and a larger batch per GPU helps against all three,
-# because the same number of images then needs fewer steps.
+# fewer messages, and stragglers need equal work for all ranks. A larger batch per GPU helps against bandwidth
+# and latency, because the same number of images then needs fewer steps and fewer all-reduces.
 #
 # **Signature:** `step` is the time of the step in seconds. `without` is a dict that maps "stragglers",
 # "latency" and "bandwidth" to the time of the step without this cost. Return one of these names, or
@@ -657,11 +658,11 @@ describe(figure, "Efficiency of VGG-16 over the number of GPUs for six settings.
 #   GPUs: these are 2,500 hosts, and a tree of hosts has 12 levels. It needs only 24 messages in a row between
 #   hosts, and a few fast ones inside each host. Bandwidth is the limit at every size. Faster links or float16
 #   gradients raise the efficiency at 10,000 GPUs to 0.87, and then stragglers are the limit.
-# * *Both.* Ten times faster GPUs reach an efficiency of 0.10 at 512 GPUs, because the communication stays
-#   the same and there is less computing to hide it. Exercise 4 gives 0.11, because it knows neither
-#   stragglers nor fusion buffers. A prediction above 0.72 confuses
-#   speed with efficiency: the run is faster, but each GPU waits longer. This is why the links in today's
-#   servers carry hundreds of gigabytes per second.
+# * *Faster GPUs.* With a ring, GPUs that are ten times as fast reach an efficiency of 0.10 at 512 GPUs,
+#   because the communication stays the same and there is less computing to hide it. Exercise 4 gives 0.11,
+#   because it knows neither stragglers nor fusion buffers. A prediction above 0.72 confuses speed with
+#   efficiency: the run is faster, but each GPU waits longer. This is why the links in today's servers carry
+#   hundreds of gigabytes per second.
 #
 # So the sentence "at 10,000 GPUs the number of messages decides" holds for rings only. With the trees that
 # NCCL uses today, the bytes and the slowest rank decide at every size of this model. The model is
