@@ -20,7 +20,7 @@
 #
 # **Builds on** lab 5 (the edits that make a Horovod script, efficiency), lab 6 (critical batch size) and
 # lab 7 (optimizers, scaling and warmup of the learning rate). **Time:** 110 minutes, 7 of them for the
-# computer. About 35 minutes are the conversion of the script in exercise 4.
+# computer (34 on a processor without AVX-512). About 35 minutes are the conversion of the script in exercise 4.
 
 # %% tags=["folded"]
 import os
