@@ -7,7 +7,7 @@
 each row. Environment variables choose one of three lengths of a lab, and
 `by_run_length(quick=..., learner=..., reference=...)` returns the value for that length:
 
-    LAB_QUICK=1         a quick run, which executes every cell in under a minute
+    LAB_QUICK=1         a quick run, which executes every cell in about a minute
     neither             a learner's run, which takes about ten minutes at most
     LAB_REFERENCE=1     a reference run with every setting and three seeds or more, which writes
                         labs/results/NAME.csv
