@@ -516,8 +516,8 @@ rows.round(2)
 # **What the result means.** The rough formula gives $0.49 / (0.49 + 0.44 - 0.327) = 0.81$ for VGG-16. The
 # simulation gives 0.72 and Uber published 0.68. The rough formula is too high for two reasons. It lets the
 # whole backward pass, about two thirds of the computing, hide communication, although the first gradients are
-# ready later. And it knows no stragglers, while the simulated ranks wait for the slowest one. A prediction
-# near 0.5 forgets the overlap.
+# ready only some time after its start. And it knows no stragglers, while the simulated ranks wait for the
+# slowest one. A prediction near 0.5 forgets the overlap.
 #
 # The three squares are within five percentage points of the model. The model is too low for two networks and
 # too high for one, so it can tell 90 % from 70 % but not 90 % from 88 %. The column `limit` names the largest

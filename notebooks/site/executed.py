@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from hvdlab.data import load_cifar10, load_fashion_mnist
 
 ROOT = Path(__file__).resolve().parents[2]
-CELL_SECONDS = 900
+CELL_SECONDS = 900  # on a slow processor the longest cell needs 155 s
 AT_ONCE = 2  # notebooks; the ranks of each share the processor's cores
 # If all notebooks together have more threads than the processor has cores, they slow each other down.
 THREADS = str(max(1, os.cpu_count() // AT_ONCE))
