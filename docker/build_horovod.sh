@@ -151,8 +151,8 @@ inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
     for framework in torch:PYTORCH tensorflow:TENSORFLOW; do
         if has "${framework%:*}"; then export "HOROVOD_WITH_${framework#*:}=1"; else export "HOROVOD_WITHOUT_${framework#*:}=1"; fi
     done
-    # Horovod's Gloo uses uint8_t without its header, which other headers included until g++ 15.
-    export CXXFLAGS="-include cstdint ${CXXFLAGS:-}"
+    # Horovod's sources use these headers without including them. Until g++ 13, other headers included them.
+    export CXXFLAGS="-include cstdint -include string -include stdexcept ${CXXFLAGS:-}"
     export CMAKE_POLICY_VERSION_MINIMUM=3.5    # otherwise CMake 4 refuses Horovod's Gloo
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS="${MAKEFLAGS_HOROVOD:--j$(nproc)}"
     started=$SECONDS

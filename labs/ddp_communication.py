@@ -38,6 +38,7 @@ from hvdlab.torch.lab_networks import ResidualMLP
 from hvdlab.torch.process_group import group_device, rendezvous
 
 WARM_UP = 3  # steps that are not timed
+ONE_BUCKET = 25  # MiB: more than all gradients, which have 17
 
 
 def parse_args():
@@ -46,7 +47,7 @@ def parse_args():
         "--bucket-mb",
         type=above_zero,
         help="bucket_cap_mb of DDP, for all buckets; without it DDP's own default: 1 for the first bucket, "
-        "25 for the others",
+        "25 for the others; at least 25 with powersgd",
     )
     parser.add_argument("--hook", choices=("none", "fp16", "powersgd"), default="none")
     parser.add_argument("--passes", type=positive, default=1, help="backward passes per step")
@@ -60,6 +61,15 @@ def parse_args():
         parser.error(
             f"--steps: expected more than {WARM_UP}, got {args.steps}: the first {WARM_UP} are not timed"
         )
+    if args.hook == "powersgd":
+        # Each bucket starts its next all-reduce when the last one has ended. With several buckets the order
+        # of these calls can differ between the ranks, and Gloo then mixes up the buckets.
+        args.bucket_mb = args.bucket_mb or ONE_BUCKET
+        if args.bucket_mb < ONE_BUCKET:
+            parser.error(
+                f"--bucket-mb: expected {ONE_BUCKET} or more with --hook powersgd, which needs all gradients "
+                f"in one bucket, got {args.bucket_mb:g}"
+            )
     return args
 
 

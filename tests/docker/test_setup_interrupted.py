@@ -35,7 +35,8 @@ esac
 EDITED = {  # texts of Horovod's source that build_horovod.sh replaces
     "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) project(horovod CXX) "
     "check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)",
-    "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)",
+    "horovod/torch/CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14) "
+    "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
     "horovod/tensorflow/mpi_ops.cc": "#endif // TENSORFLOW_VERSION >= 2011000000\n#endif // HAVE_GPU",
     "cmake/Modules/FindPytorch.cmake": "(CUDA_HOME is not None)",
     "horovod/tensorflow/CMakeLists.txt": "list(APPEND TF_SOURCES "

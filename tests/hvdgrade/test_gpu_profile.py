@@ -22,6 +22,7 @@ from hvdlab.record import is_statistic
 from hvdlab.system.hardware import visible_gpus
 
 torch = pytest.importorskip("torch")
+models = pytest.importorskip("hvdlab.torch.models")
 SOLUTIONS = Path(__file__).parents[2] / "assessment" / "solutions"
 SMALL = "wrn-10-1"
 FRAMEWORKS = ["torch", pytest.param("keras", marks=pytest.mark.thorough)]
@@ -193,6 +194,8 @@ def test_accuracies_of_the_gpu_are_those_of_the_processor(sample_folder, monkeyp
     data = load_cifar10(sample_folder)
     on_gpu = accuracy.logits(arrays, data.test_images, network="wrn-16-2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    # In float32, also on a processor that computes fast in bfloat16.
+    monkeypatch.setattr(models, "cpu_is_fast_at_bfloat16", lambda: False)
     on_processor = accuracy.logits(arrays, data.test_images, network="wrn-16-2")
     size = np.abs(on_processor).max()
     np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3 * size)

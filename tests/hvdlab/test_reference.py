@@ -83,7 +83,8 @@ def test_finds_timm_among_the_installed_packages(tmp_path):
     code = (
         f"import sys; sys.path.append({str(oracles)!r}); sys.prefix = {str(tmp_path)!r}\n"
         "from hvdlab.bench.optimizers import timm_optimizer\n"
-        "print(timm_optimizer('Lars').__module__, timm_optimizer('Lamb').__module__)"
+        "print(timm_optimizer('Lars').__module__, timm_optimizer('Lamb').__module__)\n"
+        "import importlib.util; importlib.util.find_spec('timm')"  # as transformers does
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert run.stdout.split() == ["timm.optim.lars", "timm.optim.lamb"], run.stderr

@@ -73,10 +73,20 @@ def test_no_sync_takes_the_same_steps(tmp_path):
 
 
 @pytest.mark.thorough
-def test_powersgd_sends_little():
-    assert run("--hook", "powersgd")["bytes"] < 0.05 * GRADIENTS
+def test_powersgd_sends_little_in_one_bucket():
+    found = run("--hook", "powersgd")
+    assert found["bytes"] < 0.05 * GRADIENTS
+    assert found["collectives"] == 1  # the profile sees the first of three
 
 
-def test_reports_a_bad_argument_in_one_sentence():
-    with pytest.raises(launch.LaunchError, match="--passes: expected 1 or more, got 0"):
-        launch.run(SCRIPT, "--passes", 0, ranks=1, show=False, timeout=100)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--passes", "0"), "--passes: expected 1 or more, got 0"),
+        # Two ranks mix up several buckets: Gloo ends them with "op.preamble.length <= op.nbytes".
+        (("--hook", "powersgd", "--bucket-mb", "4"), "--bucket-mb: expected 25 or more .*, got 4"),
+    ],
+)
+def test_reports_a_bad_argument_in_one_sentence(arguments, sentence):
+    with pytest.raises(launch.LaunchError, match=sentence):
+        launch.run(SCRIPT, *arguments, ranks=1, show=False, timeout=100)

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -98,7 +99,16 @@ def packages() -> list[str]:
     places = [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])]
     if mpirun := shutil.which("mpirun", path=search_path()):
         places.append(str(Path(mpirun).resolve().parents[1]))
-    return [*places, str(Path(hvdlab.__file__).parent)]
+    return [*places, *added_packages(), str(Path(hvdlab.__file__).parent)]
+
+
+def added_packages() -> list[str]:
+    """Folders of packages outside of the environment, which a .pth file of the environment adds.
+
+    Ranks read the same .pth files. They run as another user, so the user's own packages stay hidden.
+    """
+    folders = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
+    return [place for place in folders if place != site.getusersitepackages() and shareable(place)]
 
 
 def readable() -> list[str]:

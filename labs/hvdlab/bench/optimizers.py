@@ -5,10 +5,10 @@ import importlib
 import math
 import statistics
 import sys
-import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import torch
@@ -39,8 +39,10 @@ def timm_optimizer(name: str) -> type[torch.optim.Optimizer]:
         raise ImportError(f"timm is not in {folder.parent}: {command}")
     for package, path in (("timm", folder), ("timm.optim", folder / "optim")):
         if package not in sys.modules:
-            sys.modules[package] = types.ModuleType(package)
-            sys.modules[package].__path__ = [str(path)]
+            # With a spec, because pytorch_optimizer imports transformers, which asks for the spec of timm.
+            spec = ModuleSpec(package, None, is_package=True)
+            spec.submodule_search_locations.append(str(path))
+            sys.modules[package] = module_from_spec(spec)
     return getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)
 
 

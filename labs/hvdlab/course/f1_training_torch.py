@@ -112,7 +112,7 @@ class F1Training:
         x, y = _tensors(images, labels)
         F.cross_entropy(self.model(x), y).backward()
         matrices = [w for w in self.model.parameters() if w.dim() == 2]
-        return [(float(w.norm()), float(w.grad.norm())) for w in matrices]
+        return [(float(w.detach().norm()), float(w.grad.norm())) for w in matrices]
 
     def _update(self, images: Tensor, labels: Tensor) -> None:
         self.model.train()

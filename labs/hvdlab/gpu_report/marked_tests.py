@@ -28,8 +28,9 @@ def main(findings: Findings) -> None:
     # The options of pyproject.toml need plugins that a bare machine may lack.
     options = ["-q", "-m", "gpu", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, *map(str, files)]
-    limit = float(os.environ.get(SECONDS, 100)) - 5
-    ended = processes.run(command, limit)
+    limit = float(os.environ.get(SECONDS, 200)) - 5
+    # Pytest cuts the reasons of its summary at the width of the terminal.
+    ended = processes.run(command, limit, {"COLUMNS": "300"})
     counts = {name.rstrip("s"): int(number) for number, name in COUNTS.findall(ended.tail)}
     summary = ", ".join(f"{number} {name}" for name, number in counts.items()) or "no summary"
     bad = counts.get("failed", 0) + counts.get("error", 0)
@@ -38,6 +39,7 @@ def main(findings: Findings) -> None:
     fine = fine and (counts.get("passed", 0) > 0 or not torch.cuda.is_available())
     outcome = summary if ended.code is not None else f"took over {limit:.0f} s"
     findings.fact("pytest -m gpu", outcome, expected, fine)
+    print(ended.tail)  # for the report of a part that is not fine
     for line in ended.output.splitlines():
         if line.startswith(("FAILED ", "ERROR ")):
             findings.fact("failed", line.replace(str(CHECKOUT), "")[:300], "", False)

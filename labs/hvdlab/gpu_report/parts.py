@@ -100,7 +100,7 @@ PARTS = (
         "Which fraction is input, copy, forward pass, backward pass and optimizer?"),
     _part("ghost-batch-norm", "ghost_batch_norm", 30, "Time of ghost batch norm",
         "How long does it take, compared with torch.nn.BatchNorm2d?"),
-    _part("tests", "marked_tests", 100, "Tests that need a GPU",
+    _part("tests", "marked_tests", 200, "Tests that need a GPU",
         "Do the tests marked `gpu` pass?", needs=("torch", "pytest", "tests")),
     _part("bounds", "bounds", 90, "Upper bounds: torch.compile and CUDA graphs",
         "How much faster could a step be if Python did not start its kernels one by one?"),

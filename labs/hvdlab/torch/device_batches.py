@@ -49,8 +49,8 @@ class DeviceBatches:
                 RESIDENT_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
             )
         if resident:
-            self.images = torch.from_numpy(batches.images).to(self.device)
-            self.labels = torch.from_numpy(batches.labels).to(self.device)
+            self.images = torch.tensor(batches.images, device=self.device)
+            self.labels = torch.tensor(batches.labels, device=self.device)
             self._read = self._gathered
         elif self.device.type == "cuda":
             self._read, self._stream = self._streamed, torch.cuda.Stream(self.device)

@@ -35,11 +35,11 @@ assert Path(hvdgrade.__file__).is_relative_to(folder), hvdgrade.__file__
 data = Path(tempfile.mkdtemp())
 data.chmod(0o755)
 with Sandbox(tier("bubblewrap"), 1, [data]) as box:
-    look = [sys.executable, "-BESsc", LOOK, str(folder)]
+    look = [sys.executable, "-BESsc", LOOK, sys.argv[2]]
     done = subprocess.run(box.command([*box.entry(), *look]), env={**box.environment(),
         "OMPI_COMM_WORLD_RANK": "0"}, capture_output=True, text=True, timeout=60)
 assert done.returncode == 0, done.stderr
-print(json.dumps([line[len(str(folder)) + 1 :] for line in done.stdout.splitlines()]))
+print(json.dumps([line[len(sys.argv[2]) + 1 :] for line in done.stdout.splitlines()]))
 """
 
 
@@ -59,9 +59,12 @@ def environment(tmp_path):
     return place, site
 
 
-def readable_files(environment: Path, folder: Path, *path: Path) -> list[str]:
+def readable_files(
+    environment: Path, folder: Path, *path: Path, below: Path | None = None
+) -> list[str]:
+    """Run the grader of `folder`; return the files below `below`, or `folder`, that a rank can read."""
     done = subprocess.run(
-        [environment / "bin/python", "-c", PROGRAM, folder],
+        [environment / "bin/python", "-c", PROGRAM, folder, below or folder],
         env={"PYTHONPATH": ":".join(map(str, path)), "PATH": "/usr/bin:/bin"},
         cwd="/",
         capture_output=True,
@@ -95,3 +98,16 @@ def test_hides_the_solutions_of_a_checkout_inside_the_environment(environment):
     found = readable_files(place, course, course / "labs", course / "assessment")
     assert "labs/hvdlab/record.py" in found
     assert not [name for name in found if not name.startswith("labs/hvdlab/")]
+
+
+def test_shows_the_packages_that_a_pth_file_adds(environment, tmp_path):
+    """An environment can use the packages of a container's or a cluster's environment."""
+    place, site = environment
+    copy(ROOT / "labs/hvdlab", site / "hvdlab")
+    copy(ROOT / "assessment/hvdgrade", site / "hvdgrade")
+    added = tmp_path / "opt" / "site-packages"
+    added.mkdir(parents=True)
+    (added / "torch.py").write_text("")
+    (added.parent / "gradebook.csv").write_text("secret")
+    (site / "base.pth").write_text(f"import site; site.addsitedir({str(added)!r})\n")
+    assert readable_files(place, site, below=added.parent) == ["site-packages/torch.py"]
