@@ -27,7 +27,7 @@ from hvdgrade.run import calibrate, orphans
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import SandboxedRun
-from hvdgrade.sandbox import mounts, tiers
+from hvdgrade.sandbox import cuda_trial, mounts, tiers
 from hvdgrade.submission.find_script import read_script
 from hvdgrade.submission.review import review
 from hvdgrade.submission.script import NotGradable, imported_modules
@@ -48,7 +48,7 @@ FAULTS = (
 
 
 class NoGpu(HvdgradeError):
-    """The profile needs a GPU, but this machine shows none; the submission is not at fault."""
+    """A submission cannot use the GPUs that it may use by the profile; it is not at fault."""
 
 
 class StageClock:
@@ -106,6 +106,8 @@ def grade(
                 f"a submission could read the hidden test images: {data.folder} lies among the files of the "
                 "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
             )
+        if rules.uses_gpus and (obstacle := cuda_trial.why_no_cuda(tier)):
+            raise NoGpu(obstacle)
         graded = replace(graded, synthetic=data.synthetic, tier=tier)
         graded = replace(graded, review=review(graded.source, gpus=rules.uses_gpus))
         facts = graded.review.facts

@@ -23,8 +23,8 @@ from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import SandboxedRun
-from hvdgrade.sandbox import gpu_access, landlock, tiers
-from hvdgrade.sandbox.sandbox import USERS, Tier
+from hvdgrade.sandbox import cuda_trial, landlock, tiers
+from hvdgrade.sandbox.sandbox import Tier
 from hvdlab.system.hardware import visible_gpus
 
 EPILOG = """\
@@ -119,9 +119,8 @@ def gpus(tier: str) -> str:
         tier: name of the isolation level.
     """
     number = len(visible_gpus())
-    user = USERS[0] if tiers.tier(tier).own_user else None
-    closed = gpu_access.why_closed(user)
-    return f"GPUs: {number}" + (f", but {closed}" if closed else "")
+    obstacle = cuda_trial.why_no_cuda(tier)
+    return f"GPUs: {number}" + (f", but {obstacle}" if obstacle else "")
 
 
 def show_tiers(console: Console, tiers: list[Tier]) -> None:

@@ -107,7 +107,9 @@ def added_packages() -> list[str]:
 
     Ranks read the same .pth files. They run as another user, so the user's own packages stay hidden.
     """
-    folders = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
+    folders = [
+        place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")
+    ]
     return [place for place in folders if place != site.getusersitepackages() and shareable(place)]
 
 

@@ -191,6 +191,20 @@ class Sandbox:
         self.user = number
 
     @property
+    def runs_as_root(self) -> bool:
+        """Whether the submission is root outside of the sandbox, though without any capability."""
+        return self.user is None and os.geteuid() == 0
+
+    @property
+    def writes_proc(self) -> bool:
+        """Whether the submission may write to /proc: CUDA of driver 570 and newer names its threads there.
+
+        The kernel lets a user write only to files of its own processes there. Root without any capability
+        could change settings of the kernel in /proc/sys, so it may not write.
+        """
+        return self.gpus and not self.runs_as_root
+
+    @property
     def root(self) -> Path:
         """Return the path of the sandbox's folder as the submission sees it."""
         return INSIDE if self.bubblewrap else self.folder
@@ -283,7 +297,12 @@ class Sandbox:
         launch = str(self.folder / "launch")
         return {
             "read": [*readable(), *HOST_SETTINGS, "/proc", launch, *self.data],
-            "write": [*own, *DEVICES, *(gpu_access.writable() if self.gpus else ())],
+            "write": [
+                *own,
+                *DEVICES,
+                *(gpu_access.writable() if self.gpus else ()),
+                *(["/proc"] if self.writes_proc else ()),
+            ],
         }
 
     def walls(self, info: int | None) -> list[str]:
@@ -333,10 +352,10 @@ class Sandbox:
             options += ["--ro-bind", str(script), str(INSIDE / "work" / script.name)]
         for source, place in zip(self.host_data, self.data, strict=True):
             options += ["--ro-bind", str(source), place]
-        # /proc, too: a process that is root outside of a user namespace may change kernel settings in
-        # /proc/sys.
-        for place in ("/", "/dev", "/proc", *([covered] if covered else [])):
+        for place in ("/", "/dev", *([covered] if covered else [])):
             options += ["--remount-ro", place]
+        if not self.writes_proc:
+            options += ["--remount-ro", "/proc"]
         options += ["--chdir", str(INSIDE / "work")]
         return options + (["--info-fd", str(info)] if info is not None else []) + ["--"]
 

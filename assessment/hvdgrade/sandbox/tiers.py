@@ -150,6 +150,11 @@ def missing(tier: Tier) -> list[str]:
                 "so it can make programs of root's run as root for every user: let every user read "
                 "Python and the data, and it gets a user of its own"
             )
+    if tier.name == "landlock" and not own_user and tier.uid_dropped and device_files():
+        said.append(
+            "in a run that gets GPUs it can change what /proc sets for processes of its user, for example "
+            "which of them the kernel ends first if memory runs out"
+        )
     if tier.name == "rlimits" or (
         tier.name == "landlock" and not own_user and landlock.version() < 6  # Linux 6.12
     ):

@@ -138,6 +138,66 @@ def test_reports_gpus_that_only_a_group_may_open(tmp_path):
     assert "fault" not in graded(tmp_path, tier.name, gpus=False, mode="660")
 
 
+STARTS = """
+import sys
+from hvdgrade.sandbox.cuda_trial import why_no_cuda
+print(why_no_cuda(sys.argv[1]))
+"""
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_cuda_starts_in_each_sandbox(tier, tmp_path):
+    """Driver 570 and newer names its threads in /proc: https://github.com/NVIDIA/OpenShell/issues/1486."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "machine").mkdir()
+    said = fake_gpus.run(tmp_path / "machine", "-c", STARTS, tier)
+    assert said.returncode == 0, said.stderr
+    if tiers.tier(tier).uid_dropped or tier == "rlimits":
+        assert said.stdout.strip() == ""
+    else:
+        assert f"in the sandbox {tier} (error 304: OS call failed). " in said.stdout
+        assert "Let every user read Python and the data" in said.stdout
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("tier", ["bubblewrap", "landlock"])
+def test_cuda_starts_for_a_submission_that_is_not_root(tier, user, environment_for_all, tmp_path):
+    """Root gives it a user of its own. Another user shares its own user id with it."""
+    for folder in (tmp_path, *tmp_path.parents[:-2]):  # all below /tmp
+        folder.chmod(0o755)
+    (tmp_path / "machine").mkdir()
+    become = f"import os, pwd, sys; os.setuid(pwd.getpwnam({user!r}).pw_uid); "
+    become += "os.execv(sys.argv[1], sys.argv[1:])"
+    python = str(environment_for_all / "python")
+    facts = (
+        "from hvdgrade.sandbox import tiers; import sys; print(tiers.tier(sys.argv[1]).uid_dropped)"
+    )
+    command = ["-c", become, python, "-c", STARTS + facts, tier]
+    said = fake_gpus.run(tmp_path / "machine", *command, TMPDIR="/tmp")
+    assert (said.returncode, said.stdout.split()) == (0, ["True"]), said.stdout + said.stderr
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_machine_on_which_cuda_does_not_start_grades_nothing(tmp_path, sample_folder):
+    """On the processor a correct script would miss its target."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "machine").mkdir()
+    solution = str(ROOT / "assessment/solutions/torch/assessment.py")
+    program = (
+        "import json, sys; from hvdgrade import grade, profiles; from pathlib import Path\n"
+        "document = grade.grade(Path(sys.argv[1]), 2, profiles.load('dli'))\n"
+        "print(json.dumps([document[key] for key in ('status', 'verdict', 'reason')]))"
+    )
+    data = str(sample_folder)
+    given = ["-c", program, solution]
+    said = fake_gpus.run(tmp_path / "machine", *given, cuda_error=999, HVDLAB_DATA=data)
+    assert said.returncode == 0, said.stderr
+    status, verdict, reason = json.loads(said.stdout)
+    assert (status, verdict) == ("infrastructure_error", None)
+    assert "(error 999: unknown error). The profile cpu grades without GPUs" in reason
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus")
 def test_the_doctor_reports_gpus_that_a_submission_cannot_open(tmp_path):

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -337,37 +336,6 @@ def test_kernel_settings_cannot_be_written(own_user):
             )  # fmt: skip
     assert answer.returncode == 1 and setting in answer.stderr
     assert "Read-only file system" in answer.stderr or "Permission denied" in answer.stderr
-
-
-@pytest.fixture(scope="session")
-def environment_for_all() -> Iterator[Path]:
-    """Return the bin folder of a virtual environment that every user may read, with our packages."""
-    if os.geteuid():
-        pytest.skip("only root can become somebody else; run the other tests as a user instead")
-    python = f"/usr/bin/python3.{sys.version_info.minor}"
-    if not Path(python).exists():
-        pytest.skip(f"{python} is not installed")
-    # Not in pytest's temporary folder, because other users cannot read it.
-    place = tempfile.TemporaryDirectory(prefix="hvdlab-tests-")
-    folder = Path(place.name)
-    folder.chmod(0o755)
-    made = subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], timeout=60)
-    if made.returncode:
-        pytest.skip("no virtual environment of the system's Python can be made")
-    packages = next((folder / "venv" / "lib").glob("python3.*")) / "site-packages"
-    ours = next(Path(p) for p in sys.path if p.endswith("site-packages"))
-    (packages / "ours.pth").write_text(f"{ours}\n{ROOT / 'assessment'}\n{ROOT / 'labs'}\n")
-    mpirun = shutil.which("mpirun", path=sandbox.search_path())
-    (folder / "venv" / "bin" / "mpirun").symlink_to(Path(mpirun).resolve())
-    nobody = pwd.getpwnam("nobody").pw_uid
-    check = subprocess.run(
-        [folder / "venv" / "bin" / "python", "-c", "import hvdgrade, mpi4py, psutil"],
-        user=nobody, group=nobody, extra_groups=[], capture_output=True, text=True, cwd="/", timeout=60,
-    )  # fmt: skip
-    if check.returncode:
-        pytest.skip(f"another user cannot read our packages: {check.stderr[-200:]}")
-    yield folder / "venv" / "bin"
-    place.cleanup()
 
 
 WITHOUT_CGROUP = [name for name in tiers.TIERS if name not in ("bubblewrap", "bubblewrap+cgroup")]
