@@ -113,7 +113,7 @@ def main():
     # Gloo cannot send GPU tensors from stage to stage, so without NCCL the ranks use the processor.
     chosen = group_device(share=False)
     device = chosen.device
-    dist.init_process_group(chosen.backend)
+    dist.init_process_group(chosen.backend, device_id=chosen.device if chosen.direct else None)
     if chosen.direct and dist.get_rank() == 0:
         print(NOT_COUNTED, file=sys.stderr)
     results = []

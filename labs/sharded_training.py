@@ -85,7 +85,7 @@ def main():
     # Gloo cannot gather or scatter GPU tensors, so without NCCL the ranks use the processor.
     chosen = group_device(share=False)
     device, cuda = chosen.device, chosen.device.type == "cuda"
-    dist.init_process_group(chosen.backend)
+    dist.init_process_group(chosen.backend, device_id=chosen.device if chosen.direct else None)
     if chosen.direct and dist.get_rank() == 0:
         print(NOT_COUNTED, file=sys.stderr)
     rank, size = dist.get_rank(), dist.get_world_size()

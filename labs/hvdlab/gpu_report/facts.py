@@ -202,7 +202,8 @@ def nccl_words(number: int) -> str:
 def loaded_libraries() -> list[str]:
     """Return the paths of the CUDA, NCCL and MPI libraries that this process has loaded.
 
-    The folder of the Python environment is replaced by "ENVIRONMENT".
+    The folder of the Python environment is replaced by "ENVIRONMENT", that of another one whose packages it
+    uses by "PACKAGES".
     """
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8")
@@ -211,7 +212,10 @@ def loaded_libraries() -> list[str]:
     paths = sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/" in line})
     wanted = ("libnccl", "libcudart", "libcudnn.", "libcuda.", "libmpi.", "mpi_lib")
     found = [path for path in paths if Path(path).name.startswith(wanted)]
-    return [path.replace(sys.prefix, "ENVIRONMENT") for path in found]
+    found = [path.replace(sys.prefix, "ENVIRONMENT") for path in found]
+    for place in filter(lambda folder: folder.endswith("-packages"), sys.path):
+        found = [path.replace(place, "PACKAGES") for path in found]
+    return found
 
 
 if __name__ == "__main__":
