@@ -318,8 +318,9 @@ def test_hides_the_keys_of_the_graders_session(name, tmp_path):
     assert answer.stdout.strip() == str(name is None), answer.stderr
 
 
+@pytest.mark.parametrize("gpus", [False, True])
 @pytest.mark.parametrize("own_user", [True, False])
-def test_kernel_settings_cannot_be_written(own_user):
+def test_kernel_settings_cannot_be_written(own_user, gpus):
     """If the sandbox has no user of its own, root can write to /proc/sys even without any capability."""
     candidate = sandbox.Tier("bubblewrap", own_user=own_user, user_namespace=not own_user)
     if not (found := tiers.attempt(candidate)).works:
@@ -327,7 +328,7 @@ def test_kernel_settings_cannot_be_written(own_user):
     setting = "/proc/sys/vm/drop_caches"
     with tempfile.TemporaryDirectory() as data:
         Path(data).chmod(0o755)
-        with Sandbox(found, 1, [Path(data)]) as box:
+        with Sandbox(found, 1, [Path(data)], gpus=gpus) as box:
             opens = [sys.executable, "-BEsSc", f"open({setting!r}, 'w')"]
             answer = subprocess.run(
                 box.command([*box.entry(), *opens]),
