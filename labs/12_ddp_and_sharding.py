@@ -1073,7 +1073,7 @@ table.drop("peak_MB").round(3)
 #   pinned memory (lab 9).
 #
 # `sharded_training.py fsdp3-offload` and `deepspeed2-offload` contain the first two, and `out_of_core.py
-# --activations cpu` contains the third. They have not been run on a GPU for this course.
+# --activations cpu` contains the third. Except `deepspeed2-offload`, they ran on one H100 for this course.
 #
 # ## Summary
 #

@@ -6,6 +6,7 @@ The library libcuda.so.1 only starts: it does what the start of the driver's lib
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ case "$1" in
     done ;;
 esac
 """
-# Driver 570 and newer ends with error 304 if it cannot name its threads, and with 100 without device files.
+# CUDA ends with error 304 if it cannot name its threads, and with 100 without device files.
 LIBCUDA = r"""
 #include <fcntl.h>
 #include <pthread.h>
@@ -98,6 +99,8 @@ def why_not() -> str:
     """Return why this machine cannot simulate GPUs; "" if it can."""
     if os.geteuid():
         return "only root can make device files"
+    if not shutil.which("gcc"):
+        return "no gcc to compile the CUDA library"
     try:
         tried = subprocess.run(
             ["unshare", "-m", "--propagation", "private", "true"], capture_output=True, timeout=30

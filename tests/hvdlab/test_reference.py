@@ -87,6 +87,7 @@ def test_finds_timm_among_the_installed_packages(tmp_path):
         "import importlib.util; importlib.util.find_spec('timm')"  # as transformers does
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["timm.optim.lars", "timm.optim.lamb"], run.stderr
 
 

@@ -17,7 +17,7 @@ from hvdlab.system.hardware import visible_gpus
 
 TRIAL_SECONDS = 60
 RANK = {"OMPI_COMM_WORLD_RANK": "0"}
-OPERATING_SYSTEM = 304  # cudaErrorOperatingSystem
+OPERATING_SYSTEM = 304  # CUDA_ERROR_OPERATING_SYSTEM
 START = """
 import ctypes, json
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -71,11 +71,13 @@ def why_no_cuda(name: str) -> str:
     return "" if gpus else _sentence(name, "it sees no GPU", False)
 
 
-def _sentence(name: str, what: str, is_root_in_the_way: bool) -> str:
-    advice = "The profile cpu grades without GPUs"
-    if is_root_in_the_way:
+def _sentence(name: str, what: str, as_root: bool) -> str:
+    advice = (
+        "Without GPUs grade the profile cpu, or the profile dli with an empty CUDA_VISIBLE_DEVICES"
+    )
+    if as_root and name == "landlock":
         advice = (
-            "CUDA of driver 570 and newer names its threads in /proc, where a submission that runs as root "
-            "may not write. Let every user read Python and the data, and it gets a user of its own"
+            "The start of CUDA writes to /proc, where a submission that runs as root may not write. Let "
+            "every user read Python and the data, and it gets a user of its own"
         )
     return f"CUDA does not start in the sandbox {name} ({what}). {advice}"

@@ -6,6 +6,7 @@ the device files no program can access them.
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,6 +32,23 @@ def writable() -> list[str]:
     """Return the paths of the host that a run with GPUs may read and write."""
     pipes = os.environ.get(MPS, "")
     return [*device_files(), *([pipes] if shareable(pipes) else [])]
+
+
+def shared_in_proc() -> list[str]:
+    """Return what in /proc does not belong to one process: folders, and files that somebody may write to.
+
+    The start of CUDA writes the names of its threads to /proc/PID/task/TID/comm, according to
+    https://github.com/nolabs-ai/nono/pull/673 since driver 570, and ends with error 304 if it cannot.
+    """
+    found = []
+    for path in Path("/proc").iterdir():
+        try:
+            mode = path.lstat().st_mode
+        except OSError:
+            continue  # a process that has ended
+        if not path.name.isdigit() and (stat.S_ISDIR(mode) or stat.S_ISREG(mode) and mode & 0o222):
+            found.append(str(path))
+    return sorted(found)
 
 
 def variables(gpus: bool, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

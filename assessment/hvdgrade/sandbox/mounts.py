@@ -103,9 +103,9 @@ def packages() -> list[str]:
 
 
 def added_packages() -> list[str]:
-    """Folders of packages outside of the environment, which a .pth file of the environment adds.
+    """Folders of packages outside of the environment, such as those that a .pth file of it adds.
 
-    Ranks read the same .pth files. They run as another user, so the user's own packages stay hidden.
+    Ranks read the same .pth files. The user's own packages stay hidden, because ranks have another home.
     """
     folders = [
         place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")

@@ -196,15 +196,6 @@ class Sandbox:
         return self.user is None and os.geteuid() == 0
 
     @property
-    def writes_proc(self) -> bool:
-        """Whether the submission may write to /proc: CUDA of driver 570 and newer names its threads there.
-
-        The kernel lets a user write only to files of its own processes there. Root without any capability
-        could change settings of the kernel in /proc/sys, so it may not write.
-        """
-        return self.gpus and not self.runs_as_root
-
-    @property
     def root(self) -> Path:
         """Return the path of the sandbox's folder as the submission sees it."""
         return INSIDE if self.bubblewrap else self.folder
@@ -236,6 +227,7 @@ class Sandbox:
         if self.tier.name != "rlimits":
             own = [str(self.root / name) for name in (*OWN_FOLDERS, "launch")]
             read = [*readable(), *HOST_SETTINGS, "/proc", "/dev", *own]
+            read += gpu_access.writable() if self.gpus else []
             read += ["/tmp"] if self.bubblewrap else []
         return self.enter(self.root, view={"read": read, "data": self.data}, follow=True)
 
@@ -301,7 +293,8 @@ class Sandbox:
                 *own,
                 *DEVICES,
                 *(gpu_access.writable() if self.gpus else ()),
-                *(["/proc"] if self.writes_proc else ()),
+                # CUDA names its threads there. Root could change settings of the kernel there.
+                *(["/proc"] if self.gpus and not self.runs_as_root else ()),
             ],
         }
 
@@ -354,7 +347,11 @@ class Sandbox:
             options += ["--ro-bind", str(source), place]
         for place in ("/", "/dev", *([covered] if covered else [])):
             options += ["--remount-ro", place]
-        if not self.writes_proc:
+        # In /proc, a process that is root outside of a user namespace could change settings of the kernel.
+        if self.gpus:  # only the folders of processes stay writable: CUDA names its threads there
+            for place in gpu_access.shared_in_proc():
+                options += ["--ro-bind-try", place, place]
+        else:
             options += ["--remount-ro", "/proc"]
         options += ["--chdir", str(INSIDE / "work")]
         return options + (["--info-fd", str(info)] if info is not None else []) + ["--"]

@@ -189,7 +189,8 @@ def busy(findings: Findings, where: torch.device, what: str, run: Callable[[], o
     wall = time.perf_counter() - began
     # key_averages() would need half a minute for these hundreds of thousands of events.
     events = profiler.profiler.kineto_results.events()
-    kernels = sum(event.duration_ns() for event in events if event.device_type() == DeviceType.CUDA)
+    on_gpu = (event for event in events if event.device_type() == DeviceType.CUDA)
+    kernels = sum(event.duration_ns() for event in on_gpu if not event.is_user_annotation())
     percent = [100 * kernels / 1e9 / wall]
     findings.measure("Time in which the GPU works", what, name(where), "bfloat16", "%", percent)
 
