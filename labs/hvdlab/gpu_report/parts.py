@@ -75,7 +75,7 @@ PARTS = (
     _part("training", "training", 90, "Training to the target of the assessment",
         "How many seconds and epochs does labs/cifar10_torch.py need, on one rank and on two?",
         needs=(*RANKS, "labs")),
-    _part("images", "images_per_second", 80, "Images per second",
+    _part("images", "images_per_second", 120, "Images per second",
         "How do TF32, bfloat16, channels-last weights and larger batches change the speed?"),
     _part("fast-training", "fast_training", 60, "Seconds to 94 %",
         "How long does labs/cifar10_fast.py need to reach 94 % on CIFAR-10's test images?",
