@@ -23,7 +23,7 @@ RANKS = mpi or notebook
 SERVERS = slurm or browser
 LAST = grading or multihost
 WORKERS = -n 4 --dist worksteal
-FORKED = LAB_QUICK=1 OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
+FORKED = OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
 WHOLE = tests/notebooks notebooks/solutions tests/docker \
     tests/labs/test_labs.py tests/labs/test_pictures.py tests/labs/test_slides.py tests/labs/test_calculators.py \
     tests/labs/test_cifar10.py tests/labs/test_training_scripts.py \
@@ -31,12 +31,12 @@ WHOLE = tests/notebooks notebooks/solutions tests/docker \
     tests/hvdgrade/jupyter/test_server.py tests/hvdlab/check/test_scripts.py tests/hvdlab/gpu_report/test_command.py
 test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)
-	@$(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(LAST))"
+	@LAB_QUICK=1 $(FORKED) .venv/bin/pytest tests $(WHOLE:%=--ignore %) $(WORKERS) -m "not thorough and not ($(LAST))"
 
 test-whole: setup ## test set-up, notebooks, pictures, site, Slurm, batches, whole scripts and gradings
 	@$(DATA)
 	@failed=0; \
-	$(FORKED) .venv/bin/pytest $(WHOLE) -n 4 --dist loadfile --no-loadscope-reorder -m "not thorough and not ($(LAST))" || failed=1; \
+	LAB_QUICK=1 $(FORKED) .venv/bin/pytest $(WHOLE) -n 4 --dist loadfile --no-loadscope-reorder -m "not thorough and not ($(LAST))" || failed=1; \
 	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(LAST))" || failed=1; \
 	exit $$failed
 
@@ -52,7 +52,7 @@ lab: setup ## open JupyterLab on the start page of the course, with the real or 
 
 site: setup ## build the site of the course in runs/site: the labs with their results, guides, calculators, slides
 	@$(DATA)
-	@.venv/bin/python notebooks/site/make_site.py
+	@$(FORKED) .venv/bin/python notebooks/site/make_site.py
 
 notebooks: setup ## make the notebooks from labs/NN_name.py
 	@.venv/bin/python notebooks/build.py

@@ -61,7 +61,7 @@ def _emphasis(state: State) -> str:
 
 
 def _section(part: PartResult) -> list[str]:
-    lines = [f'<a id="{part.name}"></a>', "", f"## {part.title}", "", part.question, ""]
+    lines = [f"## {part.name}", "", f"**{part.title}.** {part.question}", ""]
     if part.state != State.OK:
         lines += [f"Result: {_emphasis(part.state)}. {part.reason}".rstrip(), ""]
     if use := part.gpu_use:

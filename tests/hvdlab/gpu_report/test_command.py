@@ -101,8 +101,8 @@ def measurements_have_peers_in_their_table(parts: dict[str, PartResult]) -> None
 
 def markdown_has_a_section_and_a_table_for_each_part(text: str, names: tuple[str, ...]) -> None:
     for part in (part for part in PARTS if part.name in names):
-        section = text.partition(f'<a id="{part.name}"></a>')[2].partition('<a id="')[0]
-        assert f"## {part.title}" in section and part.question in section, part.name
+        section = text.partition(f"\n## {part.name}\n")[2].partition("\n## ")[0]
+        assert f"**{part.title}.** {part.question}" in section, part.name
         assert "|---|" in section or part.name in SEVERAL_GPUS, part.name
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
