@@ -54,16 +54,25 @@ def results_in(folder: Path, names: list[str], rules: Profile) -> dict[str, dict
 
 
 def grade(names: list[str], folder: Path, workers: int) -> None:
-    """Grade `names` by several workers, and write the results to `folder`."""
+    """Grade `names` by several workers, and write the results to `folder`.
+
+    Raises:
+        SystemExit: pytest did not reach its end, so the round must not be recorded.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tests = [f"{TEST}[{name}]" for name in names]
-    subprocess.run(
+    ended = subprocess.run(
         [sys.executable, *f"-m pytest -q -m mpi --no-header --tb=no -n {workers}".split(), *tests],
         cwd=ROOT,
         env={**os.environ, "HVDGRADE_KEEP": str(folder.resolve())},
         stdout=sys.stderr,
         timeout=1500 * len(names),
     )
+    if ended.returncode not in (0, 1):  # 1: a submission got another verdict than expected
+        sys.exit(
+            f"pytest ended with exit code {ended.returncode} before all submissions were graded. The same "
+            "command continues the round."
+        )
 
 
 def separation(results: dict[str, list[dict]]) -> Table:
