@@ -93,5 +93,5 @@ def test_grades_submissions_that_are_missing_or_graded_by_other_rules(count, tmp
 @pytest.mark.slow
 def test_a_round_that_pytest_does_not_end_is_given_up(tmp_path):
     """Otherwise submissions that were not graded would be recorded as deviations."""
-    with pytest.raises(SystemExit, match="exit code 4 before all submissions were graded"):
+    with pytest.raises(SystemExit, match=r"exit code \d before all submissions were graded"):
         false_verdicts.grade(["unknown_to_pytest"], tmp_path, 1)
