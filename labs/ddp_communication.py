@@ -62,8 +62,8 @@ def parse_args():
             f"--steps: expected more than {WARM_UP}, got {args.steps}: the first {WARM_UP} are not timed"
         )
     if args.hook == "powersgd":
-        # Each bucket starts its next all-reduce when the last one has ended. With several buckets the order
-        # of these calls can differ between the ranks, and Gloo then mixes up the buckets.
+        # Each bucket needs three all-reduces, and each starts when the one before has ended. With several
+        # buckets their order can differ between the ranks, and Gloo then mixes up the buckets.
         args.bucket_mb = args.bucket_mb or ONE_BUCKET
         if args.bucket_mb < ONE_BUCKET:
             parser.error(

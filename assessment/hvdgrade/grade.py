@@ -48,7 +48,7 @@ FAULTS = (
 
 
 class NoGpu(HvdgradeError):
-    """A submission cannot use the GPUs that it may use by the profile; it is not at fault."""
+    """There is no GPU that the profile needs, or CUDA does not start; the submission is not at fault."""
 
 
 class StageClock:

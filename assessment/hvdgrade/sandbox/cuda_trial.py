@@ -43,7 +43,7 @@ def why_no_cuda(name: str) -> str:
         Path(place).chmod(0o755)
         try:
             with Sandbox(tier(name), 1, [Path(place)], gpus=True) as box:
-                as_root = box.runs_as_root
+                root_may_not_write = name == "landlock" and box.runs_as_root
                 answer = subprocess.run(
                     box.command([*box.entry(), sys.executable, "-BESsc", START]),
                     env={
@@ -60,22 +60,23 @@ def why_no_cuda(name: str) -> str:
         except (OSError, SandboxUnavailable) as error:
             return str(error)
         except subprocess.TimeoutExpired:
-            return _sentence(name, f"it did not answer within {TRIAL_SECONDS} s", False)
+            return _sentence(name, f"it did not answer within {TRIAL_SECONDS} s")
     try:
         code, words, gpus = json.loads(answer.stdout)
     except ValueError:
         said = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
-        return _sentence(name, said[-1][:300], False)
+        return _sentence(name, said[-1][:300])
     if code:
-        return _sentence(name, f"error {code}: {words}", as_root and code == OPERATING_SYSTEM)
-    return "" if gpus else _sentence(name, "it sees no GPU", False)
+        needs_user = root_may_not_write and code == OPERATING_SYSTEM
+        return _sentence(name, f"error {code}: {words}", needs_user)
+    return "" if gpus else _sentence(name, "it sees no GPU")
 
 
-def _sentence(name: str, what: str, as_root: bool) -> str:
+def _sentence(name: str, what: str, needs_user: bool = False) -> str:
     advice = (
         "Without GPUs grade the profile cpu, or the profile dli with an empty CUDA_VISIBLE_DEVICES"
     )
-    if as_root and name == "landlock":
+    if needs_user:
         advice = (
             "The start of CUDA writes to /proc, where a submission that runs as root may not write. Let "
             "every user read Python and the data, and it gets a user of its own"
