@@ -56,7 +56,7 @@ ask_base() { PYTHONPATH=$their_path "$base" "$@"; }
 
 # One hash of all inputs. If it has not changed, there is nothing to do.
 button=$(find assessment/hvdgrade/jupyter/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/shared.sh docker/pip_settings.py docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh $button | sha256sum | cut -d' ' -f1)
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/shared.sh docker/pip_settings.py docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh docker/jupyterlab_settings.json $button | sha256sum | cut -d' ' -f1)
 cpu_builds=https://download.pytorch.org/whl/cpu
 cuda12_builds=https://download.pytorch.org/whl/cu126
 [ -z "${CUDA:-}" ] || TORCH_INDEX=${TORCH_INDEX-$cuda12_builds}
@@ -245,6 +245,10 @@ mkdir -p $venv/share/jupyter/labextensions $venv/etc/jupyter/jupyter_server_conf
 rm -rf $venv/share/jupyter/labextensions/hvdgrade-assess
 cp -r assessment/hvdgrade/jupyter/labextension $venv/share/jupyter/labextensions/hvdgrade-assess
 cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
+
+# Settings of JupyterLab that a learner can change: it fetches no news, so it does not ask about them at its first start.
+mkdir -p $venv/share/jupyter/lab/settings
+cp docker/jupyterlab_settings.json $venv/share/jupyter/lab/settings/overrides.json
 
 # --- Horovod ---------------------------------------------------------------------------------------
 interruptible bash docker/build_horovod.sh $venv/bin/python

@@ -11,7 +11,9 @@ import re
 import secrets
 import shutil
 import time
+import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 import jupyter_run
 import nbformat
@@ -28,10 +30,7 @@ ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
-SETTINGS = {  # fetch nothing from the network; render every cell, visible or not
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "notebook-extension/tracker": {"windowingMode": "none"},
-}
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # render every cell, visible or not
 LAB = "solutions/02_gradient_descent.ipynb"
 EXECUTED = re.compile(r"^\[\d+\]:$")
 
@@ -94,6 +93,14 @@ def test_the_start_page_links_to_the_labs(server, page, tmp_path):
     table.get_by_role("link", name="Gradient descent", exact=False).first.click()
     page.locator(".jp-Notebook:visible h1", has_text="Lab 2: Gradient descent").wait_for()
     page.screenshot(path=tmp_path / "lab1.png")
+
+
+def test_jupyterlab_fetches_no_news_and_does_not_ask_about_them(server):
+    kind = "@jupyterlab/apputils-extension:notification"
+    address = f"{server.address}/lab/api/settings/{quote(kind)}?token={server.token}"
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        properties = json.load(answer)["schema"]["properties"]
+    assert properties["fetchNews"]["default"] == "false"  # JupyterLab's own: "none", which asks
 
 
 SHOWN = """\
