@@ -189,7 +189,8 @@ for name in frameworks:
 if hvd.rank() == 0:
     print("MPI" + ", Gloo" * hvd.gloo_built() + (", nccl" if hvd.nccl_built() else ", no-nccl"))
 ' "$theirs" $frameworks > "$proof" 2>&1 ||
-    stop "Horovod is built but two ranks cannot all-reduce: $(grep -v '^ *$' "$proof" | tail -n 3)"
+    stop "Horovod is built but two ranks cannot all-reduce. mpirun said:
+$(cat "$proof")"
 echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(tail -n 1 "$proof"))"
 
 # --- a second check, if there are GPUs ----------------------------------------------------------------
@@ -220,7 +221,8 @@ total = hvd.allreduce(mine, op=hvd.Sum)
 assert str(total.device).lower().endswith(("cuda:0", "gpu:0")), "the sum is not on the GPU"
 assert (total.cpu() if name == "torch" else total).numpy().tolist() == [hvd.size() * (hvd.size() + 1) / 2] * 1000, "wrong sum"
 ' $framework > "$proof" 2>&1 ||
-        stop "Horovod is built with NCCL but $named cannot all-reduce on GPUs: $(grep -v '^ *$' "$proof" | tail -n 3)"
+        stop "Horovod is built with NCCL but $named cannot all-reduce on GPUs. mpirun said:
+$(cat "$proof")"
     echo "Horovod works on GPUs: an all-reduce of $framework's tensors through NCCL on $named"
 elif [ $device = nccl ]; then
     echo "NCCL was not tried, because $framework sees no GPU here"
