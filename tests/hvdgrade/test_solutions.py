@@ -11,7 +11,7 @@ import pytest
 from hvdgrade import grade as grading
 
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
-BUDGET = 240.0  # seconds; enough for Keras on a slow processor, beside another grading
+BUDGET = 240.0  # seconds; enough for Keras on a slow processor that runs another grading as well
 
 pytestmark = [pytest.mark.mpi, pytest.mark.grading, pytest.mark.data, pytest.mark.slow]
 

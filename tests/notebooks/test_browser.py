@@ -30,7 +30,8 @@ ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
-SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # render every cell, visible or not
+# Render every cell, visible or not.
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}
 LAB = "solutions/02_gradient_descent.ipynb"
 EXECUTED = re.compile(r"^\[\d+\]:$")
 
