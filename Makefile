@@ -17,8 +17,8 @@ assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2
 
 # Four workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
 # takes tests in their order, or all tests of a file, because the tests of a file share what they start. WHOLE names its
-# longest files first. Whole gradings and two hosts run afterwards, two at a time. Training scripts fork from a process that
-# has imported the frameworks.
+# longest files first. Whole gradings and two hosts run alone afterwards. Training scripts fork from a process that has
+# imported the frameworks.
 RANKS = mpi or notebook
 SERVERS = slurm or browser
 LAST = grading or multihost
@@ -37,7 +37,7 @@ test-whole: setup ## test set-up, notebooks, pictures, site, Slurm, batches, who
 	@$(DATA)
 	@failed=0; \
 	LAB_QUICK=1 $(FORKED) .venv/bin/pytest $(WHOLE) -n 4 --dist loadfile --no-loadscope-reorder -m "not thorough and not ($(LAST))" || failed=1; \
-	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -n 2 --dist loadfile -m "not thorough and ($(LAST))" || failed=1; \
+	LAB_QUICK=1 .venv/bin/pytest $$(grep -rlE "mark\.(grading|multihost)" tests --include "test_*.py") -m "not thorough and ($(LAST))" || failed=1; \
 	exit $$failed
 
 # Only tests of one process, without the slow ones and without the folders whose tests start many programs.
