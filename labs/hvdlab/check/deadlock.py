@@ -32,8 +32,8 @@ class Deadlock:
     """A context that ends the ranks of a run when they wait for each other for ever.
 
     The ranks are in a deadlock if every rank has ended or waits in a collective, the ranks do not all wait
-    in the same collective (kind, name of the tensor, steps so far), and this lasts for
-    PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest step of the run (in seconds).
+    in the same collective (kind, name of the tensor, steps so far, collectives in the graphs so far), and
+    this lasts for PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest step of the run (in seconds).
 
     Args:
         folder: where the ranks write their events. A file `stop` in it ends them.
@@ -74,15 +74,18 @@ class Deadlock:
                 return
 
     @staticmethod
-    def _state(events: list[dict]) -> tuple[str, str | None, int | None] | None:
-        """Return the collective in which a rank waits, its name and the steps so far; None if it runs."""
+    def _state(events: list[dict]) -> tuple | None:
+        """Return where a rank waits: see the class; None if it runs."""
         states = [e for e in events if e["kind"] in ("waiting", "continues", "end")]
         if not states or states[-1]["kind"] == "continues":
             return None
         last = states[-1]
         if last["kind"] == "end":
-            return "end", None, None
-        return last["op"], last["name"], last["steps"]
+            return ("end",)
+        traced = sum(
+            event["kind"] == "traced" for event in events
+        )  # collectives in graphs of TensorFlow
+        return last["op"], last["name"], last["steps"], traced
 
 
 def _longest_step(events: dict[int, list[dict]]) -> float:

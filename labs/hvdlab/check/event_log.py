@@ -8,15 +8,19 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     destroy                            of the process group
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
-    traced                             a collective that becomes a part of a graph of TensorFlow
+    traced                             a collective that becomes a part of a graph of TensorFlow: the name of
+                                       the traced function, and its number among the graphs with collectives
     optimizer                          created
     fit, fitted                        its call, with the batches of an epoch; its end, early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
+    split                              of a data set, at random, with a hash of its parts
+    sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
+    evaluate                           with a loader: its line, and whether it reads a shard
     branch                             the test of an `if` outside all loops, and its result
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running
-    load                               of weights into a model that DistributedDataParallel has wrapped
+    load                               of weights into a model; has DistributedDataParallel wrapped it?
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
     cuda tensor                        passed to a Horovod without CUDA; its device
 
@@ -28,6 +32,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,12 +86,18 @@ class Watch:
         self.fitting = False  # inside model.fit, which counts its own steps
         self.tape = False  # gradients come from a DistributedGradientTape
         self.batch = None  # what the model was called with since the last step
+        self.graphs: Any = weakref.WeakKeyDictionary()  # of TensorFlow with collectives -> number
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
         self.loss = None
-        self.start: list[float] | None = None  # norms of the weights when a plain step begins
+        self.start: list[float] | None = (
+            None  # norms of the weights when a first or plain step begins
+        )
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
         self.group: Any = None  # of torch.distributed, for the collectives that the script calls
+        self.loader: tuple[int | None, bool] | None = (
+            None  # read, and not evaluated yet: line, shard or not
+        )
         self.forward: int | None = None  # the line that called the model since the last step
         self.wrapped_parameters: dict[
             int, str
@@ -118,6 +129,21 @@ class Watch:
         with self._lock:
             if not self._file.closed:
                 self._file.write(text + "\n")
+
+    def reads(self, made: int | None, sharded: bool) -> None:
+        """Note that the script begins to read a loader.
+
+        Args:
+            made: line that created it.
+            sharded: whether it reads the shard of one rank.
+        """
+        self.loader = made, sharded
+
+    def evaluates(self) -> None:
+        """Note that the script evaluates the model, once for each reading of a loader."""
+        if self.loader:
+            (made, sharded), self.loader = self.loader, None
+            self.note("evaluate", made=made, sharded=sharded)
 
     def waits_in(self, operation: str, line: int | None) -> None:
         """Note that a call begins in which the rank may wait for other ranks.

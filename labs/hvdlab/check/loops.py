@@ -21,6 +21,9 @@ class Watch(Protocol):
     passes: int
     running: "list[Loop]"
 
+    def line(self) -> int | None:
+        """Return the line of the script that is running."""
+
     def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
         """Write an event.
 
@@ -84,7 +87,10 @@ class Loop:
     def __exit__(self, *error: object) -> None:
         if self.trained or self.watch.progress > self.progress:
             self.watch.passes += 1
-            self.watch.note("pass", self.line, iterations=self.iteration, left=self.left)
+            at = (
+                self.watch.line() if self.left == "early" else None
+            )  # the line of `break` or `return`
+            self.watch.note("pass", self.line, iterations=self.iteration, left=self.left, at=at)
         self.watch.running = [loop for loop in self.watch.running if loop is not self]
 
 

@@ -25,7 +25,7 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
     for step, events in enumerate(steps[1:]):
         if all(event.get("start") for event in events):
             found[step] = [event["start"] for event in events]
-    if run.exchanges() and len(found) > 1 and all(event.get("start") for event in steps[-1]):
+    if run.exchanges() and len(found) > 1 and not any(event["wrapped"] for event in steps[-1]):
         found.pop()  # no step shows what the script did after the last one
     elif found and any(steps[-1][0]["at"] < sent["at"] for sent in run.weights_broadcast()):
         found.pop()  # nor what a broadcast did after it
@@ -50,11 +50,22 @@ def divergence(run: Run, number: Any = ...) -> int | None:
     for each in run.optimizers() if number is ... else [number]:
         apart = [bool(_pair(run, state)) for state in states(run, each)]
         equal = [step for step, differs in enumerate(apart, 1) if not differs]
-        plain = all(event.get("start") for events in run.steps(each) for event in events)
+        plain = not any(event["wrapped"] for events in run.steps(each) for event in events)
         synchronized = plain and run.exchanges() and equal and True in apart[: equal[-1]]
         if apart and apart[-1] and not synchronized:
             found.append(max(equal, default=0) + 1)
     return min(found, default=None)
+
+
+def apart_before(run: Run, number: int | None) -> bool:
+    """Return whether the weights of two ranks differ before the first step, so far as that is known.
+
+    Args:
+        run: the events of the run.
+        number: of the optimizer.
+    """
+    first = [event.get("start") for event in next(iter(run.steps(number)), ())]
+    return bool(first) and all(first) and _pair(run, first) is not None
 
 
 def _pair(run: Run, state: list[list[float]]) -> tuple[int, int] | None:

@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 EQUAL = (
     1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
@@ -22,6 +23,26 @@ def label(call: dict) -> str:
         call: an event "collective" or "waiting".
     """
     return f'{call["op"]} "{call["name"]}"' if call["name"] else call["op"]
+
+
+class Departure(NamedTuple):
+    """A training loop that one rank left while another rank continued.
+
+    Attributes:
+        loop: line of the loop.
+        rank: the rank that left it.
+        rounds: that it had started.
+        other: the rank that continued.
+        other_rounds: that this one had started.
+        at: line of the `break` or `return`; None if the loop reached its end.
+    """
+
+    loop: int
+    rank: int
+    rounds: int
+    other: int
+    other_rounds: int
+    at: int | None
 
 
 class Run:
@@ -241,6 +262,17 @@ class Run:
                 order = None
         return list(found.values())
 
+    def evaluations(self) -> Iterator[tuple[dict, str]]:
+        """Yield (event "evaluate", what came first after it) of the first rank.
+
+        What came first is "collective", "step" or "end".
+        """
+        events = self.events[self.ranks[0]]
+        for place, event in enumerate(events):
+            if event["kind"] == "evaluate":
+                later = (one["kind"] for one in events[place:])
+                yield event, next((k for k in later if k in ("collective", "step", "end")), "")
+
     # --- loops, collectives, decisions, files ---------------------------------------------------------
 
     def cut_at_end(self, rank: int) -> list[int]:
@@ -276,26 +308,27 @@ class Run:
                     found.setdefault(event["line"], {})[rank] = event["length"]
         return found
 
-    def left_early(self) -> dict[int, tuple[int, int, int, int]]:
-        """Return the training loops that reached their end on one rank while another rank continued.
+    def left_early(self) -> Iterator[Departure]:
+        """Yield how a rank left a training loop that another rank continued.
 
-        Returns:
-            Line of the loop -> (rank, its rounds, other rank, its rounds).
+        The loop ended there, or a `break` or `return` ended it while the other rank waits inside it.
         """
-        rounds: dict[int, dict[int, list]] = {}  # line -> rank -> [(rounds, how the loop ended)]
+        rounds: dict[
+            int, dict[int, list]
+        ] = {}  # line -> rank -> [(rounds, how it ended, at which line)]
         for rank in self.ranks:
             for event in self.of(rank, "pass"):
                 of_line = rounds.setdefault(event["line"], {}).setdefault(rank, [])
-                of_line.append((event["iterations"], event["left"]))
+                of_line.append((event["iterations"], event["left"], event.get("at")))
             for line, iteration in (self._last(rank, "waiting") or {"loops": []})["loops"]:
-                rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside"))
-        found = {}
+                rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside", None))
         for line, of_rank in rounds.items():
             for rank, other in itertools.permutations(of_rank, 2):
-                for (own, left), (others, _) in zip(of_rank[rank], of_rank[other], strict=False):
-                    if left == "at its end" and others > own:
-                        found.setdefault(line, (rank, own, other, others))
-        return found
+                pairs = zip(of_rank[rank], of_rank[other], strict=False)
+                for (own, left, at), (others, now, _) in pairs:
+                    waits = left == "early" and now == "inside" and others >= own
+                    if waits or (left == "at its end" and others > own):
+                        yield Departure(line, rank, own, other, others, at if waits else None)
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
         """Return the values on which the decisions in training loops depended, where all ranks have some.
@@ -316,6 +349,23 @@ class Run:
             for key, of in found.items()
             if len(of) == len(self.ranks)
         }
+
+    def traced(self) -> dict[tuple[str, int], dict[int, list[dict]]]:
+        """Return the collectives in graphs of TensorFlow.
+
+        Returns:
+            (traced function, how many graphs with collectives it had before) -> rank -> events "traced".
+        """
+        found: dict[tuple[str, int], dict[int, list[dict]]] = {}
+        for rank in self.ranks:
+            graphs: dict[str, list[int]] = {}  # function -> numbers of its graphs
+            for event in self.of(rank, "traced"):
+                numbers = graphs.setdefault(event["function"], [])
+                if event["graph"] not in numbers:
+                    numbers.append(event["graph"])
+                key = event["function"], numbers.index(event["graph"])
+                found.setdefault(key, {}).setdefault(rank, []).append(event)
+        return found
 
     def saves(self) -> dict[str, dict[int, int]]:
         """Return the files that ranks wrote, without lock files, because all ranks open those.

@@ -47,6 +47,8 @@ SHARDING = (
     "torch.distributed.device_mesh", "torch.distributed._composable",
 )  # fmt: skip
 SHARED_NORMS = (b"running_mean", b"moving_mean", b".buffers()", b"SyncBatchNorm", b"SyncBN")
+# Methods that a framework calls, besides those that begin with "on_" and "__".
+CALLED_BACK = ("call", "forward", "train_step", "training_step", "validation_step", "test_step")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
 GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 
@@ -58,7 +60,8 @@ class Facts(NamedTuple):
         horovod: imports Horovod.
         other: name of a library that it imports, by which ranks communicate, and that cannot be checked.
         process_group: imports torch.distributed, and not Horovod.
-        init: whether it calls hvd.init or init_process_group.
+        init: calls hvd.init or init_process_group.
+        tape: creates a tf.GradientTape.
         gpu: uses a GPU.
         pin: what chooses the device: "local_rank" (or a helper), "rank", or "" for neither.
         pin_line: line that chooses the device, None if no line or a helper does.
@@ -71,6 +74,7 @@ class Facts(NamedTuple):
         saves: writes a checkpoint, on all ranks.
         downloads: downloads, on all ranks at the same time.
         guarded: line of a call -> line of the test of the rank that decides who makes it.
+        collectives: line of a call of a collective -> its name.
         session: trains with a session of TensorFlow 1.
         old_argument: passes OLD_ARGUMENT to compile, which Keras 3 does not accept.
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
@@ -81,7 +85,8 @@ class Facts(NamedTuple):
     horovod: int | None
     other: str | None
     process_group: int | None
-    init: bool
+    init: int | None
+    tape: int | None
     gpu: int | None
     pin: str
     pin_line: int | None
@@ -94,6 +99,7 @@ class Facts(NamedTuple):
     saves: list[int]
     downloads: list[int]
     guarded: dict[int, int]
+    collectives: dict[int, str]
     session: int | None
     old_argument: int | None
     uncalled: int | None
@@ -123,7 +129,8 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         horovod=next((line for name, line in script.imports.items() if "horovod" in name), None),
         other=next(filter(script.imported, (*OTHERS, *SHARDING)), None),
         process_group=None if script.horovod else script.imported(*PROCESS_GROUPS),
-        init=bool(script.named("init", "init_process_group")),
+        init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
+        tape=_first(script, lambda call: last_name(call) == "GradientTape"),
         gpu=_first(script, _uses_gpu),
         pin=pin,
         pin_line=pin_line,
@@ -136,6 +143,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         saves=[call.lineno for call in _saves(taken) if _on_all_ranks(call, Guards(taken))],
         downloads=[call.lineno for call in _downloads(script) if _on_all_ranks(call, guards)],
         guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
+        collectives={call.lineno: last_name(call) for call in script.named(*COLLECTIVES)},
         session=_first(script, lambda call: last_name(call) in SESSIONS),
         old_argument=old_argument(script),
         uncalled=getattr(uncalled(script), "lineno", None),
@@ -228,10 +236,17 @@ def _is_run(call: ast.Call, script: Script) -> bool:
             for other in functions.defined[name]
             if script.parents[other] is script.parents[function]
         ]
-        used = functions.calls.get(name) or functions.passed_on.get(name)
-        if same[-1] is not function or not (used or name[1] or function.decorator_list):
-            return False  # other code may call a method, and a decorator may keep the function
+        used = functions.calls.get(name) or functions.passed_on.get(name) or function.decorator_list
+        if same[-1] is not function or not (used or name[1] and _calls_back(function, script)):
+            return False
     return True
+
+
+def _calls_back(method: FUNCTIONS, script: Script) -> bool:
+    """Return whether a library may call a method that the script does not call: on_epoch_end, forward."""
+    if method.name.startswith(("on_", "__")) or method.name in CALLED_BACK:
+        return True
+    return any(getattr(node, "attr", None) == method.name for node in script.nodes)
 
 
 def _used_under_test(call: ast.Call, guards: Guards) -> bool:

@@ -29,13 +29,14 @@ from collections.abc import Callable, Sequence
 
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
-from hvdlab.check.hooks import horovod, keras, torch, torch_distributed
+from hvdlab.check.hooks import horovod, keras, tensorflow, torch, torch_distributed
 from hvdlab.record import launched_rank
 
 WATCHED = {
     "torch": torch.watch,
     "torch.distributed": torch_distributed.watch,
     "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
+    "tensorflow.python.eager.polymorphic_function.concrete_function": tensorflow.watch,
     "keras": keras.watch,
     "tf_keras": keras.watch,
     "horovod.torch": horovod.watch,
@@ -170,7 +171,7 @@ def _lines(error: BaseException, script: str) -> tuple[int | None, int | None]:
 def _one_line(error: BaseException) -> str | None:
     """Return an error in one line; None for exit code 0, with which the watch ends a script too."""
     if not isinstance(error, SystemExit):
-        return f"{type(error).__name__}: {error}"[:600]
+        return " ".join(f"{type(error).__name__}: {error}".split())[:600]
     if isinstance(error.code, str):
         return f"exit code 1 ({error.code})"[:600]
     return f"exit code {error.code}" if error.code else None

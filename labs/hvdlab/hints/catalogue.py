@@ -172,11 +172,13 @@ MISTAKES = (
         "no-broadcast",
         "The ranks start with different weights",
         "Call `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` on all ranks before the first "
-        "step.",
+        "step, below all code that initialises or loads weights.",
         "Put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` into the callbacks of fit, on all ranks.",
         "Call `hvd.broadcast_variables(model.variables, root_rank=0)` and `hvd.broadcast_variables("
         "optimizer.variables, root_rank=0)` on all ranks right after the first step, because some variables "
         "do not exist before it.",
+        "Initialise and load weights before DistributedDataParallel(model), which sends those of rank 0 "
+        "once, when it is created.",
         explains=_ids("replicas-diverged"),
     ),
     Mistake(
@@ -198,8 +200,11 @@ MISTAKES = (
         "identical-batches",
         "Several ranks read the same batches",
         "Give each rank its own shard of the data: Batches(..., rank=hvd.rank(), size=hvd.size()), "
-        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()), or in tf.data "
-        "dataset.shard(hvd.size(), hvd.rank()).",
+        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()). Where each rank reads all data, "
+        "shuffle with another seed on each rank: seed + hvd.rank().",
+        "Give each rank its own shard of the data: dataset.shard(hvd.size(), hvd.rank()) before it is "
+        "shuffled, or Batches(..., rank=hvd.rank(), size=hvd.size()). Where each rank reads all data, "
+        "shuffle with another seed on each rank: seed + hvd.rank().",
         fix_in_ddp="Give each rank its own shard of the data: DataLoader(data, batch_size, "
         "sampler=DistributedSampler(data)), and sampler.set_epoch(epoch) at the start of each epoch.",
     ),
@@ -208,6 +213,8 @@ MISTAKES = (
         "The ranks make unequal numbers of steps",
         "Give every rank the same number of batches, for example with DistributedSampler(drop_last=True) "
         "or with the smallest number of all ranks, or call hvd.join() on each rank after its last batch.",
+        "Give every rank the same number of batches: dataset.take(n), or steps_per_epoch=n in fit, with "
+        "the smallest number of all ranks.",
         fix_in_ddp="Give every rank the same number of batches, for example with DistributedSampler, or "
         "train inside `with parallel.join():`, where `parallel` is the DistributedDataParallel wrapper.",
         explains=_ids("collective-on-some-ranks replicas-diverged"),
@@ -325,7 +332,7 @@ MISTAKES = (
         "Only some ranks load weights after the model was wrapped",
         "Load the checkpoint on every rank, or on rank 0 before DistributedDataParallel(model), which "
         "sends the weights of rank 0. Send the state of the optimizer with dist.broadcast_object_list.",
-        explains=_ids("replicas-diverged"),
+        explains=_ids("replicas-diverged no-broadcast"),
     ),
     Mistake(
         "unused-parameters",
@@ -362,6 +369,27 @@ MISTAKES = (
         "same-order",
         "Every epoch has the same order",
         "Call `sampler.set_epoch(epoch)` at the start of each epoch.",
+    ),
+    Mistake(
+        "sampler-unused",
+        "No DataLoader gets the DistributedSampler",
+        "Pass it to the DataLoader, without shuffle=True: DataLoader(data, batch_size, sampler=sampler). "
+        "Otherwise every rank reads all data.",
+    ),
+    Mistake(
+        "different-splits",
+        "Each rank splits the data differently",
+        "Use the same seed on all ranks: random_split(data, lengths, "
+        "generator=torch.Generator().manual_seed(1)).",
+    ),
+    Mistake(
+        "metric-of-one-rank",
+        "Each rank evaluates its own shard, and the results are not combined",
+        "Average the result over the ranks before it is printed or used: accuracy = "
+        "hvd.allreduce(accuracy). If the shards may have different sizes, add up correct answers and "
+        "samples with op=hvd.Sum, and divide then.",
+        fix_in_ddp="Add up the correct answers and the samples of all ranks with dist.all_reduce, and "
+        "divide then.",
     ),
     Mistake(
         "state-not-broadcast",

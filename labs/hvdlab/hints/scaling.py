@@ -50,7 +50,7 @@ def rate(script: Script) -> Iterator[Finding]:
     try:
         scaled = rates(script)
     except RecursionError:  # no real training script is nested that deep
-        scaled = Rates(0.0, None, None, 0.0, {})
+        scaled = Rates(0.0, None, None, 0.0, {}, False, False)
     if not created or adasum or scaled.batch_power < 0:  # these keep the rate of a single process
         return
     if scaled.power <= 0 and not may_be_scaled(script):
@@ -63,7 +63,8 @@ def rate(script: Script) -> Iterator[Finding]:
             yield finding("rate-unscaled", first_line(created), seen)
         return
     for call in script.hvd("DistributedOptimizer"):
-        if getattr(keyword(call, "op"), "attr", "") == "Sum" and scaled.power > 1:
+        adds = getattr(keyword(call, "op"), "attr", "") == "Sum"
+        if adds and scaled.power > 0 and not scaled.loss_divided:
             seen = (
                 "Here the gradients are added, and the learning rate is scaled too, so each step is N "
                 "times too large."

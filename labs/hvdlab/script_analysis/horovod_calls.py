@@ -6,6 +6,7 @@ from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import HOROVOD, Script
 
 PLACES = ("rank", "size", "local_rank", "local_size")
+SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
 RESULTS = ("allreduce", "allgather", "broadcast", "grouped_allreduce")  # they change no argument
 
 
@@ -23,15 +24,16 @@ def uncalled(script: Script) -> ast.Attribute | None:
 
 
 def is_a_value(script: Script, node: ast.AST) -> bool:
-    """Return whether a node is compared, is an operand, or is passed to Batches, unlike a function.
+    """Return whether a node is compared, is an operand, or is passed to one of SHARDING.
 
     Args:
         script: the script.
         node: an expression of it.
     """
     around = script.parents[node]
-    if isinstance(around, ast.keyword):
-        return script.parents[around] in script.named("Batches")
+    call = script.parents[around] if isinstance(around, ast.keyword) else around
+    if call in script.named(*SHARDING):
+        return getattr(call, "func", None) is not node
     return isinstance(around, ast.Compare | ast.BinOp)
 
 

@@ -38,6 +38,8 @@ class Rates(NamedTuple):
         last: line of the last factor.
         batch_power: of the number of ranks in the batch size of one rank; -1 keeps the global batch size.
         lines: line of a call that creates an optimizer -> line of the learning rate that it gets.
+        loss_divided: whether a loss is divided by the number of ranks, which is correct for summed gradients.
+        replaced: whether a scheduler replaces the learning rate of the optimizer by its own, at `line`.
     """
 
     power: float
@@ -45,6 +47,8 @@ class Rates(NamedTuple):
     last: int | None
     batch_power: float
     lines: dict[int, int]
+    loss_divided: bool
+    replaced: bool
 
 
 def rates(script: Script) -> Rates:
@@ -59,9 +63,9 @@ def rates(script: Script) -> Rates:
     reader = _Reader(script, _sizes(script))
     # A batch that is divided by the GPUs of a machine stays as large in total, too.
     batches = _Reader(script, _sizes(script) | GPU_COUNTS)
-    # (power, line) of the rates with which optimizers are created, of rates that they get later, of
-    # factors that multiply their rates, and of gradients that are summed instead of averaged.
-    given, later, factors, sums = [], [], [], []
+    # (power, line) of the rates with which optimizers are created, of rates that they get later, and of
+    # factors that multiply their rates.
+    given, later, factors = [], [], []
     replaced = []  # (power, line) of the rates of schedulers that replace the rate of the optimizer
     lines: dict[int, int] = {}
     batch, optimizers = 0.0, _optimizers(script)
@@ -80,8 +84,6 @@ def rates(script: Script) -> Rates:
                 replaced += [(reader.power(value), value.lineno) for value in values]
             if name.endswith("LambdaLR"):
                 factors += [(reader.power(value), node.lineno) for value in node.args[1:2]]
-            if name.startswith("Distributed"):
-                sums += [(1.0, node.lineno) for k in node.keywords if _is_sum(k)]
             place = PLACES.get(name, len(node.args))
             sizes = [k.value for k in node.keywords if k.arg in BATCHES]
             batch = min(batch, *map(batches.power, sizes + node.args[place : place + 1]), 0.0)
@@ -102,11 +104,10 @@ def rates(script: Script) -> Rates:
     given = [rate for rate in given if rate[0]] or given  # not the weights, argument 0 in torch
     power, line = max(given + later, key=lambda rate: rate[0], default=(0.0, None))
     last = line
-    for found in factors, [] if _divides_loss(script, reader) else sums:
-        more, where = max(found, default=(0.0, None))  # one of several optimizers, or branches
-        if more > 0:
-            power, last = power + more, where
-    return Rates(power, line, last, batch, lines)
+    more, where = max(factors, default=(0.0, None))  # one of several optimizers, or branches
+    if more > 0:
+        power, last = power + more, where
+    return Rates(power, line, last, batch, lines, _divides_loss(script, reader), bool(replaced))
 
 
 def _bindings(script: Script) -> Iterator[tuple[str, ast.expr]]:
@@ -170,11 +171,6 @@ def _is_optimizer(call: ast.Call, name: str, optimizers: set[str]) -> bool:
     parts = set(ast.unparse(call.func).split("."))
     from_module = {"optim", "optimizers"} & parts and "schedules" not in parts
     return bool(from_module or name in optimizers) and name[:1].isupper()
-
-
-def _is_sum(keyword: ast.keyword) -> bool:
-    """Return whether an argument is op=hvd.Sum."""
-    return keyword.arg == "op" and identifier(keyword.value) == "Sum"
 
 
 def _is_rate_in_use(target: ast.AST) -> bool:

@@ -15,14 +15,17 @@ from hvdlab.check.deadlock import Deadlock
         (("hvd.allreduce", "loss"), ("hvd.allreduce", "accuracy"), True),
         (("hvd.allreduce", None), ("_DistributedGradientTape.gradient", None), True),
         (("hvd.allreduce", "loss"), ("hvd.allreduce", "loss"), False),
+        (("a graph", None, 3), ("a graph", None, 4), True),  # with 3 and 4 collectives
+        (("a graph", None, 3), ("a graph", None, 3), False),
     ],
 )
 def test_what_two_ranks_wait_in(one, other, found, tmp_path, monkeypatch):
     monkeypatch.setattr(deadlock, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(deadlock, "POLL_SECONDS", 0.01)
-    for rank, (op, name) in enumerate((one, other)):
+    for rank, (op, name, *traced) in enumerate((one, other)):
         event = {"kind": "waiting", "at": 1, "steps": 0, "op": op, "name": name}
-        (tmp_path / f"rank-{rank}.jsonl").write_text(json.dumps(event) + "\n")
+        events = [{"kind": "traced", "at": 0, "steps": 0}] * sum(traced) + [event]
+        (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     with Deadlock(tmp_path, 2) as guard:
         end = time.monotonic() + (10 if found else 1)
         while not guard.found and time.monotonic() < end:

@@ -3,6 +3,7 @@
 import pytest
 from check_events import named, plus, run
 
+from hvdlab.check.diagnosis import judge
 from hvdlab.check.source_facts import read
 
 UNSCALED = ("lr=0.1 * hvd.size()", "lr=0.1")
@@ -41,6 +42,28 @@ def test_a_rate_with_two_factors_is_scaled_twice(facts):
     assert named(run(), one_and_a_half) == []
 
 
+@pytest.mark.parametrize(
+    "rate, reduces, loss, wanted",
+    [
+        ("0.1 * hvd.size()", "Sum", "", [("rate-scaled-twice", 4)]),
+        ("0.1 * hvd.size()", "Sum", "loss = loss / hvd.size()", []),
+        ("0.1", "Sum", "", []),  # the sum is a factor of the number of ranks
+        ("0.1", "Sum", "loss = loss / hvd.size()", [("rate-unscaled", 3)]),
+        ("0.1 * hvd.size()", "Adasum", "", []),
+    ],
+)
+def test_a_sum_of_the_gradients_is_a_factor_too(rate, reduces, loss, wanted, facts):
+    read = facts(("0.1 * hvd.size()", rate), ("    optimizer.step()", f"    {loss or 'pass'}"))
+    assert named(changed(run(), "wrap", reduces=reduces), read) == wanted
+
+
+def test_a_scheduler_that_replaces_the_rate_is_named(facts):
+    cycle = facts(("for batch", "OneCycleLR(optimizer, max_lr=0.1)\nfor batch"))
+    (found,) = judge(run(), cycle)
+    assert (found.id, found.line) == ("rate-unscaled", 6)
+    assert "The scheduler here replaces the learning rate" in found.seen
+
+
 def test_adasum_wants_no_factor_in_the_rate(facts):
     for reduces, wanted in (("Adasum", []), ("Average", [("rate-unscaled", 3)])):
         assert named(changed(run(), "wrap", reduces=reduces), facts(UNSCALED)) == wanted
@@ -52,6 +75,15 @@ def test_a_file_of_all_ranks_is_a_mistake_and_one_of_each_is_none(facts):
         for rank, name in enumerate(names):
             plus(events, rank, kind="save", line=7, path=f"/{name}.pt")
         assert named(events, facts()) == wanted
+
+
+def test_all_lines_that_write_a_file_of_all_ranks_are_named(facts):
+    events = run()
+    for rank in events:
+        for line in 7, 9, 11:
+            plus(events, rank, kind="save", line=line, path=f"/{line}")
+    (found,) = judge(events, facts())
+    assert found.line == 7 and "Also in line 9 and 11." in found.seen
 
 
 def test_a_lock_is_a_file_that_all_ranks_open(facts):
@@ -69,6 +101,16 @@ def test_a_download_under_a_lock_is_no_race(facts):
             plus(events, rank, kind="download", line=2, url="http://a/b", locked=locked)
             plus(events, rank, kind="save", line=2, path="/data/b")
         assert named(events, facts()) == wanted
+
+
+def test_a_download_above_init_cannot_ask_for_the_local_rank(facts):
+    get = "data = MNIST(path, download=True)"
+    above = facts(("hvd.init()", f"{get}\nhvd.init()"))
+    below = facts(("hvd.init()", f"hvd.init()\n{get}"))
+    for read, line, said in ((above, 2, True), (below, 3, False)):
+        (found,) = judge(run(), read)
+        assert (found.id, found.line) == ("download-race", line)
+        assert ("above hvd.init(), line 3" in found.seen) == said
 
 
 def test_ranks_that_download_into_different_files_do_not_race(facts):

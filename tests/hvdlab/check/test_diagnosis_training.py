@@ -70,6 +70,40 @@ def test_a_parameter_server_steps_on_one_rank_and_exchanges_by_itself(facts):
     assert named(events, facts()) == []
 
 
+def begun_apart(**changes):
+    """A run whose weights differ before step 1, and until the end."""
+    events = run(weights=lambda rank, step: [1.0 + rank, 2.0], **changes)
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "step")["start"] = [1.0 + rank, 2.0]
+    return events
+
+
+def before_training(events, rank, **event):
+    """Insert an event between the broadcast and the first step."""
+    place = next(i for i, e in enumerate(events[rank]) if e["kind"] == "step")
+    events[rank].insert(place, {"at": 4.5, "steps": 0, **event})
+    return events
+
+
+def test_weights_that_change_between_the_broadcast_and_the_first_step(facts):
+    (found,) = judge(begun_apart(), facts())
+    assert (found.id, found.line) == ("no-broadcast", 5) and "code below it" in found.seen
+    loads = {"kind": "load", "line": 9, "wrapped": False}
+    (found,) = judge(before_training(begun_apart(), 1, **loads), facts())
+    assert (found.id, found.line) == ("no-broadcast", 9) and "Only rank 1 loads" in found.seen
+    # A load before the broadcast changes nothing.
+    early = before_training(begun_apart(), 1, **loads)
+    next(e for e in early[1] if e["kind"] == "load")["at"] = 0.5
+    assert named(early, facts()) == [("no-broadcast", 5)]
+
+
+def test_a_broadcast_after_the_first_step_may_find_other_weights(facts):
+    events = begun_apart()
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "broadcast")["steps"] = 1
+    assert named(events, facts()) == [("replicas-diverged", 7)]
+
+
 def test_only_the_ranks_of_a_process_set_are_compared(facts):
     def in_sets(events, *sets):
         for rank in events:
@@ -130,14 +164,6 @@ def test_the_advice_is_for_what_the_script_trains_with(kind, api, text, facts):
     assert text in found.fix and "In Keras" not in found.fix
 
 
-def test_equal_batches_are_a_mistake_only_if_all_are(facts):
-    assert named(run(batch=lambda r, s: f"{s}"), facts()) == [("identical-batches", 6)]
-    assert named(run(batch=lambda r, s: f"{s}" if s else f"{r}"), facts()) == []
-    assert named(run(steps=2, batch=lambda r, s: f"{s}"), facts()) == []
-    four = run(ranks=4, batch=lambda r, s: f"{min(r, 2)}{s}")
-    assert "Ranks 2 and 3" in judge(four, facts())[0].seen
-
-
 def test_unequal_lengths_are_named_unless_the_script_joins(facts):
     events = run()
     next(e for e in events[1] if e["kind"] == "loop")["length"] = 4
@@ -162,6 +188,24 @@ def test_a_stop_by_an_own_number_explains_the_unequal_steps(facts):
     for rank in events:
         plus(events, rank, kind="decision", line=6, text="loss", value=0.5 + rank / 10, loop=6)
     assert named(events, facts()) == [("own-stop", 6)]
+
+
+def test_a_rank_that_breaks_out_of_a_loop_is_named_where_it_leaves(facts):
+    def left(waits):
+        events = run()
+        ended = next(e for e in events[0] if e["kind"] == "pass")
+        ended.update(left="early", iterations=3, at=8)
+        for rank in events:
+            plus(events, rank, kind="collective", line=9 - rank, op=f"hvd.{rank}")
+        events[1] = [e for e in events[1] if e["kind"] not in ("pass", "end")]
+        inside = {"op": "optimizer.step", "name": None, "loops": [[6, 4]]}
+        waits and events[1].append({"kind": "waiting", "at": 99, "steps": 4, "line": 7, **inside})
+        return events
+
+    (found,) = judge(left(waits=True), facts())
+    assert (found.id, found.line) == ("unequal-steps", 8)
+    assert "left the loop of line 6 here, in round 3. Rank 1 started round 4" in found.seen
+    assert named(left(waits=False), facts()) == []  # the other rank may leave it soon
 
 
 def test_a_loop_that_does_not_train_may_end_by_an_own_number(facts):
@@ -192,23 +236,6 @@ def test_the_call_under_the_test_of_the_rank_is_named_and_not_the_function_aroun
     events = plus(run(), 0, kind="collective", op="hvd.allreduce", line=2, stack=[11, 2])
     assert named(events, helper) == [("collective-on-some-ranks", 11)]
     assert "The test of line 10 decides" in judge(events, helper)[0].seen
-
-
-def test_an_order_is_the_same_only_if_the_sampler_of_the_training_repeats_it(facts):
-    def orders(*given, evaluation=True):
-        events = run(steps=8)
-        for rank in events:
-            steps = [i for i, e in enumerate(events[rank]) if e["kind"] == "step"]
-            for at, order in reversed([*zip(steps[::4], given, strict=False)]):
-                of = {"kind": "order", "at": 0, "line": 7, "made": 6, "epoch": 0, "set_at": None}
-                events[rank].insert(at, of | {"order": order})
-                if evaluation:  # its own sampler, which gives the same order every time
-                    events[rank].insert(at, of | {"made": 5, "order": 1})
-        return events
-
-    assert named(orders(1, 2), facts()) == []
-    assert named(orders(2), facts()) == []  # a single epoch
-    assert named(orders(2, 2), facts()) == [("same-order", 6)]
 
 
 def test_gradients_that_are_clipped_while_they_are_averaged_explain_replicas_that_part(facts):
@@ -243,3 +270,31 @@ def test_nothing_else_is_said_where_the_ranks_never_met(facts):
     assert named(alone, elsewhere) == []
     alone[0][-1]["error"] = "ValueError: Horovod has not been initialized; use hvd.init()."
     assert named(alone, facts(("hvd.init()", "wandb.init()"))) == [("init-missing", 1)]
+
+
+def in_graphs(*by_rank):
+    """A run that waits for ever, and the collectives that each rank traced: (function, graph, operation)."""
+    events = run(steps=0)
+    for rank, traced in enumerate(by_rank):
+        for function, graph, op in traced:
+            plus(
+                events, rank, kind="traced", line=7, function=function, graph=graph, op=f"hvd.{op}"
+            )
+    return events
+
+
+def test_a_collective_in_a_graph_of_one_rank_is_named_under_the_test_of_the_rank(facts):
+    tested = facts(("    optimizer.step()", "    if hvd.rank() == 0:\n        hvd.allreduce(loss)"))
+    step = [("train", 0, "allreduce"), ("train", 0, "broadcast")]
+    again = ("train", 1, "allreduce")  # the next graph of the function, which rank 1 does not reach
+    events = in_graphs([*step, ("train", 0, "allreduce"), again], step)
+    (found,) = judge(events, tested)
+    assert (found.id, found.line) == ("collective-on-some-ranks", 8)
+    assert "While TensorFlow traced train, rank 0 called hvd.allreduce more often" in found.seen
+    assert "test of line 7" in found.seen
+    assert named(in_graphs([*step, again], step), facts()) == []
+    # Graphs are numbered by rank, and a function that one rank alone has traced may come later on the other.
+    other = in_graphs(
+        [("mean", 0, "allreduce"), ("train", 1, "broadcast")], [("train", 0, "broadcast")]
+    )
+    assert named(other, facts()) == []

@@ -95,8 +95,11 @@ def test_an_optimizer_of_another_model(facts):
 def test_weights_that_one_rank_loads_after_the_wrapper(facts):
     events = ddp(weights=apart)
     assert named(events, facts()) == [("replicas-diverged", 7)]
-    assert named(plus(events, 0, kind="load", line=5), facts()) == [("loaded-on-some-ranks", 5)]
-    assert named(plus(ddp(), 0, kind="load", line=5), facts()) == []  # the same weights
+    load = {"kind": "load", "line": 5, "wrapped": True}
+    assert named(plus(events, 0, **load), facts()) == [("loaded-on-some-ranks", 5)]
+    assert named(plus(ddp(), 0, **load), facts()) == []  # the same weights
+    other = plus(ddp(weights=apart), 0, **load | {"wrapped": False})  # those of another model
+    assert named(other, facts()) == [("replicas-diverged", 7)]
 
 
 def test_errors_of_pytorch(facts):

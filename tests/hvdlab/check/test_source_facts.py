@@ -91,6 +91,24 @@ def test_a_download_is_known_by_the_module_of_its_function(tmp_path, text, downl
     assert read(tmp_path / "script.py").downloads == downloads
 
 
+METHOD = "class Job:\n def {}(self):\n  torch.save(self, 'job.pt')\n{}"
+
+
+@pytest.mark.parametrize(
+    "name, use, saves",
+    [
+        ("keep", "Job()", []),
+        ("keep", "Job().keep()", [3]),
+        ("keep", "run(Job().keep)", [3]),
+        ("on_epoch_end", "Job()", [3]),  # a framework calls it
+        ("forward", "Job()", [3]),
+    ],
+)
+def test_a_method_that_nobody_calls_saves_nothing(tmp_path, name, use, saves):
+    (tmp_path / "script.py").write_text(METHOD.format(name, use))
+    assert read(tmp_path / "script.py").saves == saves
+
+
 @pytest.mark.parametrize(
     "text, pin",
     [

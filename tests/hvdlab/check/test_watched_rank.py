@@ -68,7 +68,18 @@ def test_a_loop_that_is_left_is_not_the_one_that_begins_next(tmp_path):
     source += "        step()\n        if len(rounds):\n            break\n"
     names, steps, events = watched(tmp_path, source)
     assert (len(names["rounds"]), steps) == (2, 2)
-    assert [e["left"] for e in events if e["kind"] == "pass"] == ["early", "early", "cut"]
+    ended = [e for e in events if e["kind"] == "pass"]
+    assert [e["left"] for e in ended] == ["early", "early", "cut"]
+
+
+@pytest.mark.parametrize("leave", ["break", "return"])
+@pytest.mark.parametrize("around", ["{}", "enumerate({})", "list({})"])
+def test_a_for_loop_notes_the_line_that_leaves_it(tmp_path, leave, around):
+    source = f"def train():\n    for x in {around.format('range(50)')}:\n        step()\n"
+    source += f"        if x:\n            {leave}\n    return 1\ntrain()\n"
+    _, _, events = watched(tmp_path, source)
+    (ended,) = [e for e in events if e["kind"] == "pass"]
+    assert (ended["left"], ended["at"]) == ("early", 5)
 
 
 @pytest.mark.parametrize(

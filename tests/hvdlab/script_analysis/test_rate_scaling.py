@@ -19,7 +19,6 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("args.lr", "args.lr *= hvd.size()", 1),
         ("0.1 * hvd.size() if big else 0.1", "", 1),
         ("0.1 * hvd.size()", "for group in optimizer.param_groups: group['lr'] *= hvd.size()", 2),
-        ("0.1 * hvd.size()", "hvd.DistributedOptimizer(o, op=hvd.Sum)", 2),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: min(1, t / 100) / hvd.size())", 1),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: hvd.size() * t)", 2),
         ("0.1 * hvd.size()", "OneCycleLR(o, max_lr=0.1)", 0),  # it replaces the rate
@@ -31,7 +30,7 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("rate()", "def rate(): return 0.1 * hvd.size()", 1),
         ("0.1 * hvd.size() / 8", "", 1),
         ("0.1 * size", "rank, size = hvd.rank(), hvd.size()", 1),
-        ("0.1 / hvd.size()", "hvd.DistributedOptimizer(o, op=hvd.Sum)", 0),
+        ("0.1 / hvd.size()", "", -1),
         ("Cosine(lr, len(b))", "lr = 0.1 * hvd.size()\nb = Batches(x, size=hvd.size())", 1),
         ("Cosine(0.1, len(b))", "b = Batches(x, size=hvd.size())", 0),
         ("Cosine(peak_lr=0.1, ranks=hvd.size())", "", 0),
@@ -65,21 +64,6 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
             "0.1",
             "for g in a.param_groups: g['lr'] *= hvd.size()\n"
             "for g in b.param_groups: g['lr'] *= hvd.size()",
-            1,
-        ),
-        (
-            "0.1 * hvd.size()",
-            "images = seen / hvd.size()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
-            2,
-        ),
-        (
-            "0.1 * hvd.size()",
-            "loss = nll(model(x), y) / hvd.size()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
-            1,
-        ),
-        (
-            "0.1 * hvd.size()",
-            "(loss / hvd.size()).backward()\nhvd.DistributedOptimizer(o, op=hvd.Sum)",
             1,
         ),
         ("Steps([100], values=[peak / 4, peak])", "peak = 0.1 * hvd.size()", 1),
@@ -137,3 +121,17 @@ def test_no_rate_is_read_where_a_function_of_another_file_may_scale_it():
 )
 def test_the_batch_of_a_rank_is_its_part_of_a_batch(text):
     assert rates(Script(text.encode())).batch_power == -1
+
+
+@pytest.mark.parametrize(
+    "source, divided",
+    [
+        ("images = seen / hvd.size()", False),
+        ("loss = nll(model(x), y)", False),
+        ("loss = nll(model(x), y) / hvd.size()", True),
+        ("(loss / hvd.size()).backward()", True),
+        ("loss /= hvd.size()", True),
+    ],
+)
+def test_a_loss_that_is_divided_by_the_number_of_ranks(source, divided):
+    assert rates(Script(source.encode())).loss_divided is divided

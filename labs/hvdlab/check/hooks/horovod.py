@@ -111,7 +111,7 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
         if _of_gradients():
             return function(*arguments, **options)
         if _traced():  # it runs with the graph, and not now
-            watch.note("traced", op=f"hvd.{name}")
+            _note_traced(f"hvd.{name}", watch)
             return function(*arguments, **options)
         given = _given(signature, arguments, options)
         if members := _members(given):
@@ -122,6 +122,15 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
             return function(*arguments, **options)
 
     return call
+
+
+def _note_traced(operation: str, watch: Watch) -> None:
+    """Write down a collective that becomes a part of the graph that TensorFlow is tracing."""
+    graph = sys.modules["tensorflow"].compat.v1.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
+        graph = graph.outer_graph  # a graph inside it is a branch or a loop
+    number = watch.graphs.setdefault(graph, len(watch.graphs))
+    watch.note("traced", op=operation, function=getattr(graph, "name", None), graph=number)
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:

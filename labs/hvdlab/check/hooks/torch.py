@@ -8,14 +8,13 @@ import functools
 import importlib
 import os
 import weakref
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import CHANNELS, LAYERS, SAMPLE, number
-from hvdlab.check.hooks.horovod import remember_line
+from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
+from hvdlab.check.hooks import torch_data
 
 
 def watch(torch: ModuleType, watch: Watch) -> None:
@@ -27,7 +26,7 @@ def watch(torch: ModuleType, watch: Watch) -> None:
     """
     optimizers(torch, watch)
     batches(torch, watch)
-    orders(torch, watch)
+    torch_data.watch(torch, watch)
     clipping(torch, watch)
     files(torch, watch)
 
@@ -41,6 +40,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
     """
     initialize = torch.optim.Optimizer.__init__
     created, depth, norm_layers = 0, 0, _norm_layers(torch)
+    stepped: set[int] = set()  # optimizers that have begun a step
 
     @functools.wraps(initialize)
     def __init__(self: Any, params: Any, defaults: dict) -> None:
@@ -67,7 +67,8 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         if depth == 1:
             watch.waits_in("optimizer.step", watch.line())
             wrapped = hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch)
-            if ours(optimizer) and not wrapped:
+            if ours(optimizer) and (not wrapped or optimizer._hvdlab_number not in stepped):
+                stepped.add(optimizer._hvdlab_number)
                 watch.start = _norms(torch, _weights(optimizer))
 
     def after(optimizer: Any, arguments: tuple, options: dict) -> None:
@@ -156,7 +157,7 @@ def _statistics(layers: Iterable[weakref.ref]) -> list[dict]:
 
 
 def batches(torch: ModuleType, watch: Watch) -> None:
-    """Keep the input of the outermost module and the loss of each step, and where loaders are created.
+    """Keep the input of the outermost module and the loss of each step, and note evaluations.
 
     Args:
         torch: the module.
@@ -171,6 +172,8 @@ def batches(torch: ModuleType, watch: Watch) -> None:
             if any(isinstance(value, torch.Tensor) for value in inputs):
                 watch.batch, watch.called = inputs, True
                 watch.forward = watch.line()
+        elif depth == 1 and not module.training and not torch.is_grad_enabled():
+            watch.evaluates()
 
     def leave(module: Any, inputs: tuple, output: Any) -> None:
         nonlocal depth
@@ -196,44 +199,11 @@ def batches(torch: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(load)
     def noting_load(self: Any, *arguments: Any, **options: Any) -> Any:
-        if not watch.wrapped_parameters.keys().isdisjoint(map(id, self.parameters())):
-            watch.note("load")
+        wrapped = not watch.wrapped_parameters.keys().isdisjoint(map(id, self.parameters()))
+        watch.note("load", wrapped=wrapped)
         return load(self, *arguments, **options)
 
     torch.nn.Module.load_state_dict = noting_load
-    remember_line(torch.utils.data.DataLoader, watch)
-
-
-def orders(torch: ModuleType, watch: Watch) -> None:
-    """Write down the order that a shuffling DistributedSampler gives to an epoch.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
-    cls = torch.utils.data.distributed.DistributedSampler
-    remember_line(cls, watch)
-    iterate, set_epoch = cls.__iter__, cls.set_epoch
-
-    @functools.wraps(iterate)
-    def __iter__(self: Any) -> Iterator[int]:
-        order = list(iterate(self))
-        if self.shuffle:
-            watch.note(
-                "order",
-                made=getattr(self, "_hvdlab_line", None),
-                epoch=self.epoch,
-                set_at=getattr(self, "_hvdlab_epoch_line", None),
-                order=zlib.crc32(str(order[:SAMPLE]).encode()),
-            )
-        return iter(order)
-
-    @functools.wraps(set_epoch)
-    def noting_set_epoch(self: Any, epoch: int) -> None:
-        self._hvdlab_epoch_line = watch.line()
-        set_epoch(self, epoch)
-
-    cls.__iter__, cls.set_epoch = __iter__, noting_set_epoch
 
 
 def clipping(torch: ModuleType, watch: Watch) -> None:

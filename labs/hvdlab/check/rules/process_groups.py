@@ -57,7 +57,7 @@ def loading(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    loads = {rank: run.of(rank, "load") for rank in run.ranks}
+    loads = {rank: [e for e in run.of(rank, "load") if e["wrapped"]] for rank in run.ranks}
     loading_ranks = [rank for rank, events in loads.items() if events]
     if loading_ranks and len(loading_ranks) < len(run.ranks) and divergence(run):
         ranks = " and ".join(map(str, loading_ranks))

@@ -45,6 +45,8 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
     size, scaled = len(run.ranks), facts.rates
     rates = run.rates()
     now = f" It is {rates[0]:g} in step 1." if rates else ""
+    adds = next((event for event in wraps if event["reduces"] == "Sum"), None)
+    adds = None if scaled.loss_divided else adds
     if scaled.power >= 1.75:
         yield finding(
             "rate-scaled-twice",
@@ -52,15 +54,25 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
             f"The learning rate grows like the number of ranks to the power {scaled.power:g}: on {size} "
             f"ranks it is {size**scaled.power:g} times the learning rate of a single process.{now}",
         )
+    elif adds and scaled.power >= 0.5:
+        yield finding(
+            "rate-scaled-twice",
+            adds["line"],
+            f"op=hvd.Sum adds the gradients of the {size} ranks here, and line {scaled.last} scales the "
+            f"learning rate too, so a step is {size ** (scaled.power + 1):.3g} times that of a single "
+            f"process.{now}",
+        )
     adasum = any(event["reduces"] == "Adasum" for event in wraps)
-    if scaled.line and scaled.power <= 0 and scaled.batch_power >= 0 and not adasum:
+    unscaled = scaled.power <= 0 and scaled.batch_power >= 0
+    if scaled.line and unscaled and not adds and not adasum:
         # The source may create other optimizers, which this run does not use.
         used = [e for e in run.rank0("optimizer") if e["optimizer"] in run.optimizers()[:1]]
+        what = "The scheduler here replaces the learning rate of the optimizer by its own, which"
         yield finding(
             "rate-unscaled",
             next((scaled.lines[e["line"]] for e in used if e["line"] in scaled.lines), scaled.line),
-            f"The learning rate is not multiplied by {run.size_call}, although each of the "
-            f"{size} ranks reads a whole batch.{now}",
+            f"{what if scaled.replaced else 'The learning rate'} is not multiplied by {run.size_call}, "
+            f"although each of the {size} ranks reads a whole batch.{now}",
         )
 
 
@@ -103,12 +115,18 @@ def files(run: Run, facts: Facts) -> Iterator[Finding]:
         facts: the facts of the source.
     """
     downloaded = {event["line"] for event in run.all("download")}
-    for path, ranks in run.saves().items():
-        if len(ranks) > 1 and downloaded.isdisjoint(ranks.values()):
-            line = next(iter(ranks.values()))
-            writers = " and ".join(map(str, sorted(ranks)))
-            yield finding("all-write-one-file", line, f"Ranks {writers} wrote {path}.")
-            return
+    shared = {
+        path: ranks
+        for path, ranks in run.saves().items()
+        if len(ranks) > 1 and downloaded.isdisjoint(ranks.values())
+    }
+    for path, ranks in shared.items():
+        line = next(iter(ranks.values()))
+        writers = " and ".join(map(str, sorted(ranks)))
+        others = {next(iter(each.values())) for each in shared.values()} - {line}
+        more = f" Also in line {' and '.join(map(str, sorted(others)))}." if others else ""
+        yield finding("all-write-one-file", line, f"Ranks {writers} wrote {path}.{more}")
+        return
     if facts.saves and not run.all("save"):
         yield finding(
             "all-write-one-file",
@@ -150,7 +168,8 @@ def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
     for path, ranks in run.saves().items():
         if len(ranks) > 1 and requested & set(ranks.values()):
             line = next(iter(ranks.values()))
-            yield finding("download-race", line, f"{len(ranks)} ranks downloaded {path}.")
+            seen = f"{len(ranks)} ranks downloaded {path}.{_above_init(line, facts)}"
+            yield finding("download-race", line, seen)
             return
     for line in facts.downloads:
         if any(event["locked"] for event in run.all("download") if event["line"] == line):
@@ -159,9 +178,16 @@ def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
             "download-race",
             line,
             "Every rank reaches this line, and downloads the file if it is not there yet (read from the "
-            "source: no lock, no test of the rank).",
+            f"source: no lock, no test of the rank).{_above_init(line, facts)}",
         )
         return
+
+
+def _above_init(line: int | None, facts: Facts) -> str:
+    """Return a sentence about a download above the call that tells the ranks who they are, after a space."""
+    if line and facts.init and line < facts.init and facts.horovod:
+        return f" It stands above hvd.init(), line {facts.init}, which must come before hvd.local_rank()."
+    return ""
 
 
 def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -186,7 +212,10 @@ def calls(run: Run, facts: Facts) -> Iterator[Finding]:
         facts: the facts of the source.
     """
     if facts.uncalled:
-        seen = "This uses a function of Horovod as a number (read from the source)."
+        seen = (
+            "Without parentheses this is the function itself, and not the number that it returns (read from "
+            "the source)."
+        )
         yield finding("function-not-called", facts.uncalled, seen)
     if facts.discarded:
         yield finding(

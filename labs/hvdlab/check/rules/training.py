@@ -1,16 +1,15 @@
-"""Mistakes in how the ranks train together: gradients, weights, batches, steps, collectives."""
+"""Mistakes in how the ranks train together: gradients, weights, steps, collectives."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 from hvdlab.check.call_sequences import difference
-from hvdlab.check.replica_weights import divergence, pair
+from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
-
-SAME_STEPS = 3  # fewer equal batches may be a coincidence
 
 
 def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -55,6 +54,8 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding("wrapped-too-late", late[0]["line"], seen)
         else:
             line = created[number]["line"] if number in created else run.line("step")
+            if run.api() == "tape" and facts.tape:
+                line = facts.tape
             seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
             yield finding("optimizer-not-wrapped", line, seen)
 
@@ -71,6 +72,10 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         if step is None:
             continue
         ranks, difference = pair(run, number, step)
+        early = [event for event in run.weights_broadcast() if not event["steps"]]
+        if step == 1 and early and apart_before(run, number):
+            yield finding("no-broadcast", *_changed_after(early[-1], run))
+            continue
         if step == 1 and not run.weights_broadcast():
             line, sent = _without_weights(run)
             yield finding(
@@ -93,6 +98,35 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
+    """Return where weights were changed between a broadcast and the first step, and what was observed.
+
+    Only `load_state_dict` is seen while it changes weights. Otherwise the line is that of the broadcast.
+
+    Args:
+        sent: event of the broadcast on the first rank.
+        run: the events of the run.
+    """
+    loads: dict[int, int] = {}  # rank -> line of its first load after the broadcast
+    for rank in run.ranks:
+        early = [e for e in run.of(rank, "broadcast") + run.of(rank, "load") if not e["steps"]]
+        for event in sorted(early, key=lambda e: e["at"]):
+            if event["kind"] == "load":
+                loads.setdefault(rank, event["line"])
+            elif event["weights"] != 0:
+                loads.pop(rank, None)
+    differ = "The weights of the ranks differ before step 1."
+    if loads:
+        only = f"Only rank {next(iter(loads))} loads" if len(loads) == 1 else "The ranks load"
+        seen = f"{differ} {only} others here, after {sent['what']}, line {sent['line']}."
+        return next(iter(loads.values())), seen
+    seen = (
+        f"{differ} This is the last {sent['what']} before it: code below it changes the weights, or it "
+        "sends those of another model."
+    )
+    return sent["line"], seen
+
+
 def _without_weights(run: Run) -> tuple[int | None, str]:
     """Return the line where a run should broadcast its weights, and what it does instead."""
     wrap = next(iter(run.rank0("wrap")), {"line": None})
@@ -111,25 +145,6 @@ def _without_weights(run: Run) -> tuple[int | None, str]:
         if broadcasts
         else "No weights are broadcast",
     )
-
-
-def batches(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about two ranks that read the same batches.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
-    if run.split():
-        return  # the ranks of a process set may read the same batch, and each compute a part of it
-    for first, second in itertools.combinations(run.ranks, 2):
-        both = list(zip(run.batches(first), run.batches(second), strict=False))
-        if len(both) >= SAME_STEPS and all(one and one == other for one, other in both):
-            loop = [event for event in run.all("loop") if not event["nested"]]
-            line = next((event["made"] or event["line"] for event in loop), run.line("step"))
-            seen = f"Ranks {first} and {second} read the same batch in each of {len(both)} steps."
-            yield finding("identical-batches", line, seen)
-            return
 
 
 def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -174,13 +189,14 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
             return
     if run.crash():
         return
-    for line, (rank, rounds, other, other_rounds) in run.left_early().items():
-        yield finding(
-            "unequal-steps",
-            line,
-            f"Rank {rank} reached the end of this loop after {rounds} rounds. Rank {other} started round "
-            f"{other_rounds} and waits.",
-        )
+    for left in run.left_early():
+        how = f"reached the end of this loop after {left.rounds} rounds"
+        if left.at:
+            how = f"left the loop of line {left.loop} here, in round {left.rounds}"
+        seen = f"Rank {left.rank} {how}. Rank {left.other} started round {left.other_rounds} and waits."
+        if left.at:
+            seen += " If a test decides about it, it needs a value that is equal on all ranks."
+        yield finding("unequal-steps", left.at or left.loop, seen)
         return
 
 
@@ -194,12 +210,49 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
     if run.crash() or not run.complete() or run.split():
         return
     found = difference(run, facts.guarded)
-    if found:
+    if not found:
+        yield from _in_graphs(run, facts)
+    else:
         by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in found.counts.items())
         guard = facts.guarded.get(found.line)
         under = f" The test of line {guard} decides which ranks call it." if guard else ""
         seen = f"{found.call} was called {by_rank}.{under}{run.waiting()}"
         yield finding("collective-on-some-ranks", found.line, seen)
+
+
+def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a collective that only some ranks have in their graphs of TensorFlow.
+
+    AutoGraph runs a translated copy of a tf.function, so the events have only the line that calls it. The
+    line of the collective comes from the source.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    traced = run.traced()
+    for (function, _), of_rank in traced.items():
+        for rank, other in itertools.permutations(run.ranks, 2):
+            events = of_rank.get(rank, [])
+            more = Counter(e["op"] for e in events) - Counter(
+                e["op"] for e in of_rank.get(other, [])
+            )
+            for op in more:
+                lines = [n for n, name in facts.collectives.items() if f"hvd.{name}" == op]
+                called = next(event["line"] for event in events if event["op"] == op)
+                tested = next((n for n in [called, *lines] if n in facts.guarded), None)
+                if not tested and other not in of_rank:
+                    continue  # it has not come that far
+                under = (
+                    f" The test of line {facts.guarded[tested]} decides about it." if tested else ""
+                )
+                yield finding(
+                    "collective-on-some-ranks",
+                    tested or called,
+                    f"While TensorFlow traced {function}, rank {rank} called {op} more often than rank "
+                    f"{other}.{under}{run.waiting()}",
+                )
+                return
 
 
 def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -220,27 +273,4 @@ def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
         return
 
 
-def orders(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a sampler that shuffles every epoch in the same order.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
-    for of_sampler in run.orders():
-        last = of_sampler[-1]
-        if len(of_sampler) > 1 and all(event["order"] == last["order"] for event in of_sampler):
-            cause = (
-                f"set_epoch has passed {last['epoch']} each time"
-                if last["set_at"]
-                else "set_epoch is never called"
-            )
-            yield finding(
-                "same-order",
-                last["set_at"] or last["made"],
-                f"The sampler gave {len(of_sampler)} epochs the same order, because {cause}.",
-            )
-            return
-
-
-RULES = wrapping, replicas, clipping, batches, orders, stopping, unequal, collectives
+RULES = wrapping, replicas, clipping, stopping, unequal, collectives

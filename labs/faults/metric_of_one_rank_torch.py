@@ -1,0 +1,58 @@
+"""The test accuracy differs from that of a single process with the same weights.
+
+mpirun -np 2 python labs/faults/metric_of_one_rank_torch.py
+"""
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from hvdlab.data import load_fashion_mnist
+
+EPOCHS, BATCH_SIZE, RATE = 3, 64, 0.02
+
+
+def main():
+    hvd.init()
+    data = load_fashion_mnist()
+    images = torch.from_numpy(data.train_images[:4096]).permute(0, 3, 1, 2) / 255
+    labels = torch.from_numpy(data.train_labels[:4096]).long()
+    train = TensorDataset(images, labels)
+    sampler = DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
+    loader = DataLoader(train, BATCH_SIZE, sampler=sampler)
+    images = torch.from_numpy(data.test_images[:2048]).permute(0, 3, 1, 2) / 255
+    test = TensorDataset(images, torch.from_numpy(data.test_labels[:2048]).long())
+    shard = DistributedSampler(test, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=False)
+    test_loader = DataLoader(test, BATCH_SIZE, sampler=shard)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE * hvd.size(), momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        total = 0.0
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        mean = hvd.allreduce(torch.tensor(total / len(loader)), name="loss").item()
+        with torch.no_grad():
+            model.eval()
+            correct = sum((model(x).argmax(dim=1) == y).sum().item() for x, y in test_loader)
+            model.train()
+        if hvd.rank() == 0:
+            print(
+                f"epoch {epoch}  loss {mean:.3f}  accuracy {correct / len(shard):.3f}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()

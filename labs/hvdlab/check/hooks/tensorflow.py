@@ -1,0 +1,34 @@
+"""A hook in TensorFlow: the graphs of tf.function, in which a rank may wait for other ranks."""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from hvdlab.check.event_log import Watch
+
+
+def watch(module: ModuleType, watch: Watch) -> None:
+    """Note where a rank is while a graph runs.
+
+    Horovod's operations in a graph call no Python, so nothing else shows that a rank waits in one. Only
+    graphs with collectives count, and the time of tracing them does not.
+
+    Args:
+        module: tensorflow.python.eager.polymorphic_function.concrete_function.
+        watch: gets the events.
+    """
+    function = module.ConcreteFunction
+    call_flat = function._call_flat
+
+    @functools.wraps(call_flat)
+    def noting_call_flat(self: Any, *arguments: Any, **options: Any) -> Any:
+        watched = watch.fitting or watch.waits  # by another hook already
+        if watched or self.graph not in watch.graphs:
+            return call_flat(self, *arguments, **options)
+        watch.waits_in("a graph of tf.function", watch.line())
+        try:
+            return call_flat(self, *arguments, **options)
+        finally:
+            watch.waits.pop()
+
+    function._call_flat = noting_call_flat

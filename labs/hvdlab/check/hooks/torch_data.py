@@ -1,0 +1,136 @@
+"""Hooks in PyTorch's data sets: splits, samplers with their orders, and loaders."""
+
+import functools
+import zlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from hvdlab.check.event_log import Watch
+from hvdlab.check.fingerprints import SAMPLE
+from hvdlab.check.hooks.horovod import remember_line
+
+
+def watch(torch: ModuleType, watch: Watch) -> None:
+    """Wrap the functions of torch.utils.data.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    splits(torch, watch)
+    samplers(torch, watch)
+    orders(torch, watch)
+    loaders(torch, watch)
+
+
+def splits(torch: ModuleType, watch: Watch) -> None:
+    """Write down how random_split divides a data set, and mark its parts.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    data = torch.utils.data
+    split = data.random_split
+
+    @functools.wraps(split)
+    def noting_split(*arguments: Any, **options: Any) -> list:
+        parts = split(*arguments, **options)
+        indices = str([list(part.indices) for part in parts]).encode()
+        watch.note("split", order=zlib.crc32(indices))
+        for part in parts:
+            part._hvdlab_split = watch.line()
+        return parts
+
+    data.random_split = data.dataset.random_split = noting_split
+
+
+def samplers(torch: ModuleType, watch: Watch) -> None:
+    """Write down each DistributedSampler, and what it samples.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    cls = torch.utils.data.distributed.DistributedSampler
+    remember_line(cls, watch)
+    initialize = cls.__init__
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        initialize(self, *arguments, **options)
+        own = [
+            self.dataset,
+            *getattr(self.dataset, "__dict__", {}).values(),
+        ]  # the data set, or what it wraps
+        of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
+        watch.note("sampler", replicas=self.num_replicas, split=of)
+
+    cls.__init__ = __init__
+
+
+def orders(torch: ModuleType, watch: Watch) -> None:
+    """Write down the order that a shuffling DistributedSampler gives to an epoch.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    cls = torch.utils.data.distributed.DistributedSampler
+    iterate, set_epoch = cls.__iter__, cls.set_epoch
+
+    @functools.wraps(iterate)
+    def __iter__(self: Any) -> Iterator[int]:
+        watch.note("sampled", made=getattr(self, "_hvdlab_line", None))
+        order = list(iterate(self))
+        if self.shuffle:
+            watch.note(
+                "order",
+                made=getattr(self, "_hvdlab_line", None),
+                epoch=self.epoch,
+                set_at=getattr(self, "_hvdlab_epoch_line", None),
+                order=zlib.crc32(str(order[:SAMPLE]).encode()),
+            )
+        return iter(order)
+
+    @functools.wraps(set_epoch)
+    def noting_set_epoch(self: Any, epoch: int) -> None:
+        self._hvdlab_epoch_line = watch.line()
+        set_epoch(self, epoch)
+
+    cls.__iter__, cls.set_epoch = __iter__, noting_set_epoch
+
+
+def loaders(torch: ModuleType, watch: Watch) -> None:
+    """Write down which sampler a DataLoader gets, and keep which loader is being read.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    cls = torch.utils.data.DataLoader
+    remember_line(cls, watch)
+    initialize, iterate = cls.__init__, cls.__iter__
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        initialize(self, *arguments, **options)
+        if sampler := _distributed(self):
+            watch.note("sampled", made=getattr(sampler, "_hvdlab_line", None))
+
+    @functools.wraps(iterate)
+    def noting_iterate(self: Any) -> Iterator:
+        sampler = _distributed(self)
+        made = getattr(self, "_hvdlab_line", None)
+        watch.reads(made, sharded=sampler is not None and sampler.num_replicas > 1)
+        return iterate(self)
+
+    cls.__init__, cls.__iter__ = __init__, noting_iterate
+
+
+def _distributed(loader: Any) -> Any:
+    """Return the DistributedSampler of a loader, which a batch sampler may contain, or None."""
+    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    samplers += [getattr(each, "sampler", None) for each in samplers]
+    return next((each for each in samplers if hasattr(each, "num_replicas")), None)

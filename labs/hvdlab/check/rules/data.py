@@ -1,0 +1,120 @@
+"""Mistakes in the data that the ranks read: splits, shards, orders, and the evaluation of a shard."""
+
+import itertools
+from collections.abc import Iterator
+
+from hvdlab.check.run_events import Run
+from hvdlab.check.source_facts import Facts
+from hvdlab.hints.catalogue import Finding, finding
+
+SAME_STEPS = 3  # fewer equal batches may be a coincidence
+
+
+def batches(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about two ranks that read the same batches.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if run.split():
+        return  # the ranks of a process set may read the same batch, and each compute a part of it
+    for first, second in itertools.combinations(run.ranks, 2):
+        both = list(zip(run.batches(first), run.batches(second), strict=False))
+        if len(both) >= SAME_STEPS and all(one and one == other for one, other in both):
+            loop = [event for event in run.all("loop") if not event["nested"]]
+            line = next((event["made"] or event["line"] for event in loop), run.line("step"))
+            seen = f"Ranks {first} and {second} read the same batch in each of {len(both)} steps."
+            yield finding("identical-batches", line, seen)
+            return
+
+
+def orders(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a sampler that shuffles every epoch in the same order.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    for of_sampler in run.orders():
+        last = of_sampler[-1]
+        if len(of_sampler) > 1 and all(event["order"] == last["order"] for event in of_sampler):
+            cause = (
+                f"set_epoch has passed {last['epoch']} each time"
+                if last["set_at"]
+                else "set_epoch is never called"
+            )
+            yield finding(
+                "same-order",
+                last["set_at"] or last["made"],
+                f"The sampler gave {len(of_sampler)} epochs the same order, because {cause}.",
+            )
+            return
+
+
+def splits(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a random split that differs between the ranks, and is sharded afterwards.
+
+    A rank may split its own shard as it likes. So only a split counts that a DistributedSampler samples.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    sampled = {event["split"] for event in run.all("sampler") if event["replicas"] > 1}
+    for events in zip(*(run.of(rank, "split") for rank in run.ranks), strict=False):
+        if events[0]["line"] in sampled and len({event["order"] for event in events}) > 1:
+            yield finding(
+                "different-splits",
+                events[0]["line"],
+                "This random split put other samples into its parts on each rank. So a rank trains with "
+                "samples that are for validation on another one, and no epoch contains each sample once.",
+            )
+            return
+
+
+def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a DistributedSampler that no DataLoader gets.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if not run.all("step") or not all(run.of(rank, "end") for rank in run.ranks) or run.crash():
+        return
+    used = {event["made"] for event in run.all("sampled")}
+    for event in run.rank0("sampler"):
+        if event["replicas"] > 1 and event["line"] not in used:
+            yield finding(
+                "sampler-unused",
+                event["line"],
+                "No DataLoader got this sampler until the end of the run, and nothing else read it.",
+            )
+            return
+
+
+def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about results on one rank's shard that are combined with those of no other rank.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if run.split() or run.crash() or facts.other:
+        return
+    for rank in run.ranks:
+        if not any(event["sharded"] for event in run.of(rank, "evaluate")):
+            return
+    for event, made_next in run.evaluations():
+        if event["sharded"] and made_next != "collective":
+            yield finding(
+                "metric-of-one-rank",
+                event["line"],
+                f"Each rank evaluates its own shard here (the loader of line {event['made']}), and no "
+                f"collective combines the results of the {len(run.ranks)} ranks before the "
+                f"{'next step' if made_next == 'step' else 'end of the script'}.",
+            )
+            return
+
+
+RULES = batches, orders, splits, samplers, evaluation

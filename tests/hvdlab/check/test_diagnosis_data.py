@@ -1,0 +1,94 @@
+"""What is said of the data that the ranks read, on events written by hand."""
+
+import pytest
+from check_events import named, plus, run
+
+from hvdlab.check.diagnosis import judge
+
+
+def test_equal_batches_are_a_mistake_only_if_all_are(facts):
+    assert named(run(batch=lambda r, s: f"{s}"), facts()) == [("identical-batches", 6)]
+    assert named(run(batch=lambda r, s: f"{s}" if s else f"{r}"), facts()) == []
+    assert named(run(steps=2, batch=lambda r, s: f"{s}"), facts()) == []
+    four = run(ranks=4, batch=lambda r, s: f"{min(r, 2)}{s}")
+    assert "Ranks 2 and 3" in judge(four, facts())[0].seen
+
+
+def test_an_order_is_the_same_only_if_the_sampler_of_the_training_repeats_it(facts):
+    def orders(*given, evaluation=True):
+        events = run(steps=8)
+        for rank in events:
+            steps = [i for i, e in enumerate(events[rank]) if e["kind"] == "step"]
+            for at, order in reversed([*zip(steps[::4], given, strict=False)]):
+                of = {"kind": "order", "at": 0, "line": 7, "made": 6, "epoch": 0, "set_at": None}
+                events[rank].insert(at, of | {"order": order})
+                if evaluation:  # its own sampler, which gives the same order every time
+                    events[rank].insert(at, of | {"made": 5, "order": 1})
+        return events
+
+    assert named(orders(1, 2), facts()) == []
+    assert named(orders(2), facts()) == []  # a single epoch
+    assert named(orders(2, 2), facts()) == [("same-order", 6)]
+
+
+@pytest.mark.parametrize(
+    "orders, sampled, wanted",
+    [
+        ([1, 2], 3, [("different-splits", 3)]),
+        ([1, 1], 3, []),
+        ([1, 2], None, []),  # each rank may split its own shard
+    ],
+)
+def test_a_random_split_must_be_equal_before_it_is_sharded(orders, sampled, wanted, facts):
+    events = run()
+    for rank, order in enumerate(orders):
+        plus(events, rank, kind="split", line=3, order=order)
+        plus(events, rank, kind="sampler", line=4, replicas=2, split=sampled)
+        plus(events, rank, kind="sampled", line=5, made=4)
+    assert named(events, facts()) == wanted
+
+
+def test_a_sampler_must_reach_a_loader(facts):
+    def sampler(replicas=2, made=None):
+        events = run()
+        for rank in events:
+            plus(events, rank, kind="sampler", line=4, replicas=replicas, split=None)
+            made and plus(events, rank, kind="sampled", line=5, made=made)
+        return events
+
+    assert named(sampler(), facts()) == [("sampler-unused", 4)]
+    assert named(sampler(made=3), facts()) == [("sampler-unused", 4)]
+    assert named(sampler(made=4), facts()) == []
+    assert named(sampler(replicas=1), facts()) == []
+    failed = sampler()
+    failed[0][-1]["error"] = "OSError: full"  # the line that uses it may come later
+    assert named(failed, facts()) == []
+
+
+@pytest.mark.parametrize(
+    "after, sharded, wanted",
+    [
+        ([], True, [("metric-of-one-rank", 8)]),
+        (["step", "collective"], True, [("metric-of-one-rank", 8)]),
+        (["collective"], True, []),
+        ([], False, []),  # every rank evaluates with all images
+    ],
+)
+def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wanted, facts):
+    events = run()
+    step = {name: value for name, value in events[0][-4].items() if name not in ("at", "steps")}
+    for rank in events:
+        plus(events, rank, kind="evaluate", line=8, made=3, sharded=sharded)
+        for kind in after:
+            own = (
+                step | {"batch": f"{rank}"}
+                if kind == "step"
+                else {"line": 9, "op": "hvd.allreduce"}
+            )
+            plus(events, rank, **own | {"kind": kind})
+    assert named(events, facts()) == wanted
+
+
+def test_rank_0_may_evaluate_alone(facts):
+    events = plus(run(), 0, kind="evaluate", line=8, made=3, sharded=True)
+    assert named(events, facts()) == []
