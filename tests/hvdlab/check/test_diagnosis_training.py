@@ -195,17 +195,18 @@ def test_a_rank_that_breaks_out_of_a_loop_is_named_where_it_leaves(facts):
         events = run()
         ended = next(e for e in events[0] if e["kind"] == "pass")
         ended.update(left="early", iterations=3, at=8)
-        for rank in events:
-            plus(events, rank, kind="collective", line=9 - rank, op=f"hvd.{rank}")
-        events[1] = [e for e in events[1] if e["kind"] not in ("pass", "end")]
-        inside = {"op": "optimizer.step", "name": None, "loops": [[6, 4]]}
-        waits and events[1].append({"kind": "waiting", "at": 99, "steps": 4, "line": 7, **inside})
+        if waits:
+            for rank in events:
+                plus(events, rank, kind="collective", line=9 - rank, op=f"hvd.{rank}")
+            events[1] = [e for e in events[1] if e["kind"] not in ("pass", "end")]
+            wait = {"op": "optimizer.step", "name": None, "loops": [[6, 4]]}
+            events[1].append({"kind": "waiting", "at": 99, "steps": 4, "line": 7, **wait})
         return events
 
     (found,) = judge(left(waits=True), facts())
     assert (found.id, found.line) == ("unequal-steps", 8)
     assert "left the loop of line 6 here, in round 3. Rank 1 started round 4" in found.seen
-    assert named(left(waits=False), facts()) == []  # the other rank may leave it soon
+    assert named(left(waits=False), facts()) == []  # its last rounds may train nothing
 
 
 def test_a_loop_that_does_not_train_may_end_by_an_own_number(facts):
