@@ -87,9 +87,8 @@ class Loop:
     def __exit__(self, *error: object) -> None:
         if self.trained or self.watch.progress > self.progress:
             self.watch.passes += 1
-            at = (
-                self.watch.line() if self.left == "early" else None
-            )  # the line of `break` or `return`
+            # The line of `break` or `return` is running.
+            at = self.watch.line() if self.left == "early" else None
             self.watch.note("pass", self.line, iterations=self.iteration, left=self.left, at=at)
         self.watch.running = [loop for loop in self.watch.running if loop is not self]
 

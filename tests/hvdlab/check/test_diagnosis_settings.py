@@ -53,8 +53,8 @@ def test_a_rate_with_two_factors_is_scaled_twice(facts):
     ],
 )
 def test_a_sum_of_the_gradients_is_a_factor_too(rate, reduces, loss, wanted, facts):
-    read = facts(("0.1 * hvd.size()", rate), ("    optimizer.step()", f"    {loss or 'pass'}"))
-    assert named(changed(run(), "wrap", reduces=reduces), read) == wanted
+    source = facts(("0.1 * hvd.size()", rate), ("    optimizer.step()", f"    {loss or 'pass'}"))
+    assert named(changed(run(), "wrap", reduces=reduces), source) == wanted
 
 
 def test_a_scheduler_that_replaces_the_rate_is_named(facts):
@@ -107,8 +107,8 @@ def test_a_download_above_init_cannot_ask_for_the_local_rank(facts):
     get = "data = MNIST(path, download=True)"
     above = facts(("hvd.init()", f"{get}\nhvd.init()"))
     below = facts(("hvd.init()", f"hvd.init()\n{get}"))
-    for read, line, said in ((above, 2, True), (below, 3, False)):
-        (found,) = judge(run(), read)
+    for source, line, said in ((above, 2, True), (below, 3, False)):
+        (found,) = judge(run(), source)
         assert (found.id, found.line) == ("download-race", line)
         assert ("above hvd.init(), line 3" in found.seen) == said
 
