@@ -230,7 +230,7 @@ MISTAKES = (
     ),
     Mistake(
         "own-stop",
-        "Each rank decides to stop by its own value",
+        "Each rank decides by its own value",
         "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",
         "Put hvd.callbacks.MetricAverageCallback() before the callback that decides.",
         "Average the value over the ranks before the decision: loss = hvd.allreduce(loss).",

@@ -16,7 +16,6 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
 os.environ.setdefault(
@@ -51,7 +50,8 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> di
 def _bytes(tensors: Iterable[Tensor]) -> int:
     storages = {}
     for tensor in tensors:
-        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        # Of a DTensor the shard. The import of that class alone would take a second.
+        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         storage = own.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

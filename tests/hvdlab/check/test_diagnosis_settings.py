@@ -86,6 +86,14 @@ def test_all_lines_that_write_a_file_of_all_ranks_are_named(facts):
     assert found.line == 7 and "Also in line 9 and 11." in found.seen
 
 
+def test_a_file_that_a_download_writes_is_no_second_mistake(facts):
+    source = facts(("hvd.init()", "hvd.init()\ndata = MNIST(path, download=True)"))
+    events = run()
+    for rank in events:
+        plus(events, rank, kind="save", line=3, path="/data/complete")
+    assert named(events, source) == [("download-race", 3)]
+
+
 def test_a_lock_is_a_file_that_all_ranks_open(facts):
     events = run()
     for rank in events:

@@ -28,6 +28,7 @@ def watch(torch: ModuleType, watch: Watch) -> None:
     batches(torch, watch)
     torch_data.watch(torch, watch)
     clipping(torch, watch)
+    deciding(torch, watch)
     files(torch, watch)
 
 
@@ -240,6 +241,24 @@ def clipping(torch: ModuleType, watch: Watch) -> None:
         unscale(self, optimizer)
 
     scaler.unscale_ = noting_unscale
+
+
+def deciding(torch: ModuleType, watch: Watch) -> None:
+    """Write down the metric by which a schedule decides to lower the learning rate.
+
+    Args:
+        torch: the module.
+        watch: gets the events.
+    """
+    cls = torch.optim.lr_scheduler.ReduceLROnPlateau
+    step = cls.step
+
+    @functools.wraps(step)
+    def noting_step(self: Any, metrics: Any, *arguments: Any, **options: Any) -> None:
+        watch.decide(watch.line(), "the metric of ReduceLROnPlateau", metrics)
+        step(self, metrics, *arguments, **options)
+
+    cls.step = noting_step
 
 
 def _note_unaveraged(parameters: Any, what: str, watch: Watch) -> None:

@@ -114,7 +114,8 @@ def files(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    downloaded = {event["line"] for event in run.all("download")}
+    # What a download writes is judged by `downloads`.
+    downloaded = {event["line"] for event in run.all("download")} | set(facts.downloads)
     shared = {
         path: ranks
         for path, ranks in run.saves().items()
