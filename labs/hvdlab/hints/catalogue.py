@@ -324,7 +324,7 @@ MISTAKES = (
         "Create the optimizer after the model has its final form, with the parameters of the model that is "
         "trained: torch.optim.SGD(parallel.parameters(), ...).",
         explains=_ids(
-            "replicas-diverged model-not-wrapped rate-unscaled rate-scaled-twice no-warmup"
+            "replicas-diverged no-broadcast model-not-wrapped rate-unscaled rate-scaled-twice no-warmup"
         ),
     ),
     Mistake(
