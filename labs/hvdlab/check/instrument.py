@@ -209,8 +209,10 @@ def _parts(test: ast.expr, collectives: set[str]) -> list[ast.expr]:
         return parts(test.values)
     if isinstance(test, ast.UnaryOp):
         return parts([test.operand])
-    if isinstance(test, ast.Compare):
-        return parts([test.left, *test.comparators])
+    if isinstance(test, ast.Compare):  # of a call that is the result, for example a mean
+        values = [test.left, *test.comparators]
+        calls = [value for value in values if isinstance(value, ast.Call)]
+        return calls + parts(value for value in values if value not in calls)
     if isinstance(test, ast.Constant):
         return []
     if isinstance(test, ast.Call) and not _calls(test, collectives):

@@ -142,21 +142,21 @@ MISTAKES = (
         "ranks before each step, and train with the optimizer that it returns.",
         fix_with_tape="Write `tape = hvd.DistributedGradientTape(tape)` before tape.gradient, which then "
         "averages the gradients of all ranks.",
-        explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids("replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"),
     ),
     Mistake(
         "wrapped-too-late",
         "The optimizer is wrapped after other code got the plain optimizer",
         "Wrap the optimizer right after it is created, before compile, a trainer or a scheduler gets it, "
         "and use only the optimizer that DistributedOptimizer returned.",
-        explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids("replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"),
     ),
     Mistake(
         "gradients-not-averaged",
         "The wrapped optimizer never averages gradients",
         "With Keras 3 write `import hvdlab.keras.horovod as hvd`. Horovod's own module averages with legacy "
         "Keras only (TF_USE_LEGACY_KERAS=1), where most of its callbacks need another fix.",
-        explains=_ids("replicas-diverged"),
+        explains=_ids("replicas-diverged batch-norm-drift"),
     ),
     Mistake(
         "legacy-callback",
@@ -309,14 +309,16 @@ MISTAKES = (
         "Write `parallel = DistributedDataParallel(model)` after model.to(device), and call `parallel(x)` "
         "in the training step: the wrapper sends rank 0's weights, and averages the gradients in every "
         "backward pass.",
-        explains=_ids("replicas-diverged no-broadcast rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids(
+            "replicas-diverged no-broadcast batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
+        ),
     ),
     Mistake(
         "wrapper-not-called",
         "The training step calls the model instead of its wrapper",
         "Call the object that DistributedDataParallel returned in the training step, because only its "
         "forward pass prepares the average of the gradients. `wrapper.module(x)` and `model(x)` skip it.",
-        explains=_ids("replicas-diverged rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids("replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"),
     ),
     Mistake(
         "optimizer-of-other-weights",

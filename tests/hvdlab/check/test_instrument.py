@@ -103,6 +103,8 @@ for epoch in range(9):
         ("agree(wish)", "agree(wish)"),
         ("stopper(*wishes)", "stopper(*wishes)"),
         ("stopper(value, *more)", "value"),
+        ("np.mean(losses) > 0", "np.mean(losses)"),  # the arguments of a call may be no numbers
+        ("float(hvd.allreduce(wish)) > 0", "float(hvd.allreduce(wish))"),
     ],
 )
 def test_a_stop_asks_for_what_a_collective_says_not_for_what_it_is_told(test, asked):
@@ -112,7 +114,7 @@ def agree(wish):
 for epoch in range(9):
     if loss < best:
         wish = 1
-    if {test} > 0 or mine > 3:
+    if {test} or mine > 3:
         break
 """
     found = [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))]
