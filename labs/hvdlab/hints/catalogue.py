@@ -142,14 +142,18 @@ MISTAKES = (
         "ranks before each step, and train with the optimizer that it returns.",
         fix_with_tape="Write `tape = hvd.DistributedGradientTape(tape)` before tape.gradient, which then "
         "averages the gradients of all ranks.",
-        explains=_ids("replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids(
+            "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
+        ),
     ),
     Mistake(
         "wrapped-too-late",
         "The optimizer is wrapped after other code got the plain optimizer",
         "Wrap the optimizer right after it is created, before compile, a trainer or a scheduler gets it, "
         "and use only the optimizer that DistributedOptimizer returned.",
-        explains=_ids("replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids(
+            "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
+        ),
     ),
     Mistake(
         "gradients-not-averaged",
@@ -318,7 +322,9 @@ MISTAKES = (
         "The training step calls the model instead of its wrapper",
         "Call the object that DistributedDataParallel returned in the training step, because only its "
         "forward pass prepares the average of the gradients. `wrapper.module(x)` and `model(x)` skip it.",
-        explains=_ids("replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"),
+        explains=_ids(
+            "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
+        ),
     ),
     Mistake(
         "optimizer-of-other-weights",
