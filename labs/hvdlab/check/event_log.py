@@ -120,12 +120,13 @@ class Watch:
         Args:
             kind: of the event.
             line: of the script. Default None: the line that is running.
-            **facts: more fields, as JSON can hold them.
+            **facts: more fields, as JSON can hold them. Tensors without dimensions become numbers.
         """
         if line is None:
             line = self.line()
         at = round(time.monotonic() - self._started, 4)
-        text = json.dumps({"kind": kind, "at": at, "steps": self.steps, "line": line, **facts})
+        event = {"kind": kind, "at": at, "steps": self.steps, "line": line, **facts}
+        text = json.dumps(event, default=number)
         with self._lock:
             if not self._file.closed:
                 self._file.write(text + "\n")

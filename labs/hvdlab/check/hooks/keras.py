@@ -2,8 +2,9 @@
 
 import functools
 import inspect
+import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -35,14 +36,29 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
         keras: the module `keras` (3) or `tf_keras`.
         watch: gets the events.
     """
-    base = keras.optimizers.Optimizer
-    initialize, created = base.__init__, 0
+    legacy = keras.__name__ == "tf_keras"
+    numbers = itertools.count()
+    _optimizer(keras.optimizers.Optimizer, legacy, numbers, watch)
+    if legacy:  # keras.optimizers.legacy.SGD has another base class
+        _optimizer(keras.optimizers.legacy.Optimizer, legacy, numbers, watch)
+
+
+def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -> None:
+    """Write down each optimizer of a base class, and the steps that it makes outside `fit`.
+
+    Args:
+        base: the class.
+        legacy: whether it is of legacy Keras.
+        numbers: of the optimizers.
+        watch: gets the events.
+    """
+    initialize = base.__init__
 
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-        nonlocal created
         initialize(self, *arguments, **options)
         if not watch.wrapping and watch.line():
+            created = next(numbers)
             object.__setattr__(self, "_hvdlab_number", created)
             # The optimizers of legacy Keras accept `lr` and drop it. Those of Keras 3 refuse it.
             watch.note(
@@ -53,11 +69,9 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
                 dropped=number(options.get("lr")),
                 default=_default_rate(type(self)),
             )
-            created += 1
 
     base.__init__ = __init__
 
-    legacy = keras.__name__ == "tf_keras"
     name = "apply_gradients" if legacy else "apply"
     apply = getattr(base, name)
     signature = inspect.signature(apply)
