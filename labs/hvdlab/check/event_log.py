@@ -14,7 +14,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     fit, fitted                        its call, with the batches of an epoch; its end, early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
-    split                              of a data set, at random, with a hash of its parts
+    split                              of a data set, at random: hashes of its parts, and of the data if known
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
     evaluate                           with a loader: its line, and whether it reads a shard
     branch                             the test of an `if` outside all loops, and its result

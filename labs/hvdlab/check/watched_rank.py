@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
-from hvdlab.check.hooks import horovod, keras, tensorflow, torch, torch_distributed
+from hvdlab.check.hooks import horovod, keras, sklearn, tensorflow, torch, torch_distributed
 from hvdlab.record import launched_rank
 
 WATCHED = {
@@ -37,6 +37,7 @@ WATCHED = {
     "torch.distributed": torch_distributed.watch,
     "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
     "tensorflow.python.eager.polymorphic_function.concrete_function": tensorflow.watch,
+    "sklearn.model_selection": sklearn.watch,
     "keras": keras.watch,
     "tf_keras": keras.watch,
     "horovod.torch": horovod.watch,

@@ -32,17 +32,19 @@ def test_an_order_is_the_same_only_if_the_sampler_of_the_training_repeats_it(fac
 
 
 @pytest.mark.parametrize(
-    "orders, sampled, wanted",
+    "orders, data, sampled, wanted",
     [
-        ([1, 2], 3, [("different-splits", 3)]),
-        ([1, 1], 3, []),
-        ([1, 2], None, []),  # each rank may split its own shard
+        ([1, 2], [None, None], 3, [("different-splits", 3)]),
+        ([1, 1], [None, None], 3, []),
+        ([1, 2], [None, None], None, []),  # each rank may split its own shard
+        ([1, 2], ["a", "a"], None, [("different-splits", 3)]),
+        ([1, 2], ["a", "b"], None, []),
     ],
 )
-def test_a_random_split_must_be_equal_before_it_is_sharded(orders, sampled, wanted, facts):
+def test_a_random_split_of_all_data_must_be_equal(orders, data, sampled, wanted, facts):
     events = run()
     for rank, order in enumerate(orders):
-        plus(events, rank, kind="split", line=3, order=order)
+        plus(events, rank, kind="split", line=3, order=order, of=data[rank])
         plus(events, rank, kind="sampler", line=4, replicas=2, split=sampled)
         plus(events, rank, kind="sampled", line=5, made=4)
     assert named(events, facts()) == wanted

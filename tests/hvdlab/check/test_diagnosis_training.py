@@ -14,7 +14,8 @@ def test_a_good_run_has_no_finding(facts):
 def test_replicas_that_part_are_told_from_those_that_begin_apart(facts):
     apart = run(weights=lambda rank, step: [1.0 + rank, 2.0])
     later = run(weights=lambda rank, step: [1.0 + (rank if step >= 3 else 0), 2.0])
-    assert named(without(apart, "broadcast"), facts()) == [("no-broadcast", 4)]
+    no_call = facts(("hvd.broadcast_parameters(model.state_dict(), root_rank=0)", "pass"))
+    assert named(without(apart, "broadcast"), no_call) == [("no-broadcast", 4)]
     assert named(apart, facts()) == [("replicas-diverged", 7)]
     found = judge(later, facts())
     assert found[0].id == "replicas-diverged" and "differ after step 4" in found[0].seen
@@ -136,6 +137,12 @@ def test_a_broadcast_without_weights_is_named(what, line, seen, facts):
         next(e for e in events[rank] if e["kind"] == "broadcast").update(what=what, weights=0)
     (found,) = judge(events, facts())
     assert (found.id, found.line) == ("no-broadcast", line) and seen in found.seen
+
+
+def test_a_broadcast_that_is_not_reached_is_named(facts):
+    events = without(run(weights=lambda rank, step: [1.0 + rank, 2.0]), "broadcast")
+    (found,) = judge(events, facts())
+    assert (found.id, found.line) == ("no-broadcast", 5) and "did not reach" in found.seen
 
 
 def test_a_broadcast_after_the_last_step_may_have_made_the_weights_equal(facts):

@@ -336,6 +336,8 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
 
 
 def test_an_event_may_hold_a_number_of_any_library(tmp_path):
-    Watch(tmp_path, "script", rank=0, size=1, limit=8).note("fitted", cut=np.bool_(True), of=tmp_path)
+    Watch(tmp_path, "script", rank=0, size=1, limit=8).note(
+        "fitted", cut=np.bool_(True), of=tmp_path
+    )
     (event,) = [event for event in noted(tmp_path) if event["kind"] == "fitted"]
     assert (event["cut"], event["of"]) == (1, None)

@@ -38,7 +38,7 @@ def splits(torch: ModuleType, watch: Watch) -> None:
     def noting_split(*arguments: Any, **options: Any) -> list:
         parts = split(*arguments, **options)
         indices = str([list(part.indices) for part in parts]).encode()
-        watch.note("split", order=zlib.crc32(indices))
+        watch.note("split", order=zlib.crc32(indices), of=None)
         for part in parts:
             part._hvdlab_split = watch.line()
         return parts

@@ -53,9 +53,10 @@ def orders(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def splits(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a random split that differs between the ranks, and is sharded afterwards.
+    """Yield a finding about a random split of all data that differs between the ranks.
 
-    A rank may split its own shard as it likes. So only a split counts that a DistributedSampler samples.
+    A rank may split its own shard as it likes. So only a split of equal data counts, or one that a
+    DistributedSampler samples.
 
     Args:
         run: the events of the run.
@@ -63,12 +64,14 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     sampled = {event["split"] for event in run.all("sampler") if event["replicas"] > 1}
     for events in zip(*(run.of(rank, "split") for rank in run.ranks), strict=False):
-        if events[0]["line"] in sampled and len({event["order"] for event in events}) > 1:
+        equal = events[0]["of"] and len({event["of"] for event in events}) == 1
+        orders = {event["order"] for event in events}
+        if (equal or events[0]["line"] in sampled) and len(orders) > 1 and None not in orders:
             yield finding(
                 "different-splits",
                 events[0]["line"],
                 "This random split put other samples into its parts on each rank. So a rank trains with "
-                "samples that are for validation on another one, and no epoch contains each sample once.",
+                "samples that are for validation on another one.",
             )
             return
 

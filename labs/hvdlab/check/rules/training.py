@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hvdlab.check.call_sequences import difference
 from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.source_facts import BROADCASTS, Facts
 from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 
@@ -77,7 +77,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding("no-broadcast", *_changed_after(early[-1], run))
             continue
         if step == 1 and not run.weights_broadcast():
-            line, sent = _without_weights(run)
+            line, sent = _without_weights(run, facts)
             yield finding(
                 "no-broadcast",
                 line,
@@ -127,8 +127,12 @@ def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
     return sent["line"], seen
 
 
-def _without_weights(run: Run) -> tuple[int | None, str]:
+def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
     """Return the line where a run should broadcast its weights, and what it does instead."""
+    if not run.all("broadcast"):
+        for called, name in facts.collectives.items():
+            if name in BROADCASTS:
+                return called, f"The run did not reach this hvd.{name}, so no weights are broadcast"
     wrap = next(iter(run.rank0("wrap")), {"line": None})
     line = run.line("fit") or wrap["line"] or run.line("step")
     broadcasts = run.all("broadcast")
