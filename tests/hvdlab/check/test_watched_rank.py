@@ -14,6 +14,7 @@ import pytest
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest
+from hvdlab.check.hooks import sklearn
 from hvdlab.check.hooks.horovod import _broadcast, _wrapper
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.torch import _norms
@@ -341,3 +342,16 @@ def test_an_event_may_hold_a_number_of_any_library(tmp_path):
     )
     (event,) = [event for event in noted(tmp_path) if event["kind"] == "fitted"]
     assert (event["cut"], event["of"]) == (1, None)
+
+
+def test_a_split_of_scikit_learn_is_noted_with_what_it_divides(tmp_path):
+    module = types.SimpleNamespace(
+        train_test_split=lambda *data, take: [each[:take] for each in data]
+    )
+    sklearn.watch(module, Watch(tmp_path, "script", rank=0, size=1, limit=8))
+    for data, take in (([1, 2], 1), ([1, 2], 2), (np.arange(4), 1), (["a", "b"], 1), ("ab", 1)):
+        module.train_test_split(data, take=take)
+    events = [event for event in noted(tmp_path) if event["kind"] == "split"]
+    of, order = [e["of"] for e in events], [e["order"] for e in events]
+    assert of[0] == of[1] and order[0] != order[1]
+    assert len({*of[1:4]}) == 3 and of[4] is order[4] is None
