@@ -62,6 +62,7 @@ class Facts(NamedTuple):
         process_group: imports torch.distributed, and not Horovod.
         init: calls hvd.init or init_process_group.
         tape: creates a tf.GradientTape.
+        applied: applies the gradients of a tape.
         gpu: uses a GPU.
         pin: what chooses the device: "local_rank" (or a helper), "rank", or "" for neither.
         pin_line: line that chooses the device, None if no line or a helper does.
@@ -87,6 +88,7 @@ class Facts(NamedTuple):
     process_group: int | None
     init: int | None
     tape: int | None
+    applied: int | None
     gpu: int | None
     pin: str
     pin_line: int | None
@@ -131,6 +133,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         process_group=None if script.horovod else script.imported(*PROCESS_GROUPS),
         init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
         tape=_first(script, lambda call: last_name(call) == "GradientTape"),
+        applied=_first(script, lambda call: last_name(call) in ("apply_gradients", "apply")),
         gpu=_first(script, _uses_gpu),
         pin=pin,
         pin_line=pin_line,

@@ -92,7 +92,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         equal = f"are equal until step {step - 1} and " if step > 1 else ""
         yield finding(
             "replicas-diverged",
-            run.step(0, number, step)["line"],
+            run.step(0, number, step)["line"] or facts.applied,  # no line in a graph of TensorFlow
             f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
             f"differs by {difference:.2g} (relative).{cause}",
         )
