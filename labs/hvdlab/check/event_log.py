@@ -15,6 +15,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
+    shard                              of a data set, that this rank takes: its index, and how many there are
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
     evaluate                           with a loader: its line, and whether it reads a shard
     branch                             the test of an `if` outside all loops, and its result

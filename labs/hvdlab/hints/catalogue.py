@@ -370,8 +370,13 @@ MISTAKES = (
         "wrong-shard",
         "The data are sharded incorrectly",
         "Give `Batches` all images, the same seed on all ranks, rank=hvd.rank() and size=hvd.size(). It "
-        "then assigns the images to the ranks again in each epoch.",
-        found_by_check=False,
+        "then assigns the images to the ranks again in each epoch. A DistributedSampler gets "
+        "num_replicas=hvd.size() and rank=hvd.rank().",
+        "Give `Batches` all images, the same seed on all ranks, rank=hvd.rank() and size=hvd.size(). It "
+        "then assigns the images to the ranks again in each epoch. In tf.data: "
+        "dataset.shard(hvd.size(), hvd.rank()).",
+        fix_in_ddp="Leave num_replicas and rank out: DistributedSampler(data) asks the process group.",
+        explains=_ids("identical-batches"),
     ),
     Mistake(
         "same-order",

@@ -50,6 +50,24 @@ def test_a_random_split_of_all_data_must_be_equal(orders, data, sampled, wanted,
     assert named(events, facts()) == wanted
 
 
+@pytest.mark.parametrize(
+    "indices, count, wanted",
+    [([0, 0], 2, [("wrong-shard", 4)]), ([0, 1], 2, []), ([0, 0], 1, []), ([None, None], 2, [])],
+)
+def test_each_rank_takes_a_shard_of_its_own(indices, count, wanted, facts):
+    def sharded():
+        events = run(batch=lambda rank, step: f"{step}" if wanted else f"{rank}-{step}")
+        for rank, index in enumerate(indices):
+            plus(events, rank, kind="shard", line=4, count=count, index=index)
+        return events
+
+    assert named(sharded(), facts()) == wanted
+    in_sets = sharded()  # the ranks of a set may compute parts of one batch
+    for rank in in_sets:
+        plus(in_sets, rank, kind="group", line=4, ranks=[rank])
+    assert "wrong-shard" not in [one.id for one in judge(in_sets, facts())]
+
+
 def test_a_sampler_must_reach_a_loader(facts):
     def sampler(replicas=2, made=None):
         events = run()

@@ -1,13 +1,14 @@
-"""A hook in TensorFlow: the graphs of tf.function, in which a rank may wait for other ranks."""
+"""Hooks in TensorFlow: the graphs of tf.function, in which a rank may wait for other ranks, and tf.data."""
 
 import functools
 from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
+from hvdlab.check.fingerprints import number
 
 
-def watch(module: ModuleType, watch: Watch) -> None:
+def graphs(module: ModuleType, watch: Watch) -> None:
     """Note where a rank is while a graph runs.
 
     Horovod's operations in a graph call no Python, so nothing else shows that a rank waits in one. Only
@@ -32,3 +33,23 @@ def watch(module: ModuleType, watch: Watch) -> None:
             watch.waits.pop()
 
     function._call_flat = noting_call_flat
+
+
+def shards(module: ModuleType, watch: Watch) -> None:
+    """Write down which shard of a data set a rank takes.
+
+    Args:
+        module: tensorflow.python.data.ops.dataset_ops.
+        watch: gets the events.
+    """
+    shard = module.DatasetV2.shard
+
+    @functools.wraps(shard)
+    def noting_shard(
+        self: Any, num_shards: Any, index: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        if watch.line():
+            watch.note("shard", count=number(num_shards), index=number(index))
+        return shard(self, num_shards, index, *arguments, **options)
+
+    module.DatasetV2.shard = noting_shard

@@ -66,6 +66,7 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         ]  # the data set, or what it wraps
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
         watch.note("sampler", replicas=self.num_replicas, split=of)
+        watch.note("shard", count=self.num_replicas, index=self.rank)
 
     cls.__init__ = __init__
 

@@ -76,6 +76,27 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
+def shards(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about ranks that all take the same shard of a data set.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if run.split():
+        return  # the ranks of a process set may compute parts of one batch
+    for events in zip(*(run.of(rank, "shard") for rank in run.ranks), strict=False):
+        index, count = events[0]["index"], events[0]["count"]
+        same = {(event["line"], event["index"], event["count"]) for event in events}
+        if len(run.ranks) > 1 and len(same) == 1 and None not in (index, count) and count > 1:
+            yield finding(
+                "wrong-shard",
+                events[0]["line"],
+                f"All ranks take shard {index:g} of {count:g} here, so nobody reads the others.",
+            )
+            return
+
+
 def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a DistributedSampler that no DataLoader gets.
 
@@ -120,4 +141,4 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
-RULES = batches, orders, splits, samplers, evaluation
+RULES = batches, orders, splits, shards, samplers, evaluation
