@@ -11,7 +11,14 @@ def run(steps=5, ranks=2, **changes):
             {"kind": "start", "line": 0},
             {"kind": "init", "line": 2, "size": ranks},
             {"kind": "optimizer", "line": 3, "optimizer": 0, "name": "SGD", "api": "torch"},
-            {"kind": "wrap", "line": 4, "optimizer": 0, "averages": True, "reduces": "Average"},
+            {
+                "kind": "wrap",
+                "line": 4,
+                "what": "hvd.DistributedOptimizer",
+                "optimizer": 0,
+                "averages": True,
+                "reduces": "Average",
+            },
             {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters", "weights": 2},
         ]
         for step in range(steps):

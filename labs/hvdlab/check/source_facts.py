@@ -62,6 +62,7 @@ class Facts(NamedTuple):
         process_group: imports torch.distributed, and not Horovod.
         init: calls hvd.init or init_process_group.
         tape: creates a tf.GradientTape.
+        wrapped: calls DistributedGradientTape.
         applied: applies the gradients of a tape.
         gpu: uses a GPU.
         pin: what chooses the device: "local_rank" (or a helper), "rank", or "" for neither.
@@ -88,6 +89,7 @@ class Facts(NamedTuple):
     process_group: int | None
     init: int | None
     tape: int | None
+    wrapped: int | None
     applied: int | None
     gpu: int | None
     pin: str
@@ -107,6 +109,14 @@ class Facts(NamedTuple):
     uncalled: int | None
     discarded: int | None
     own_schedule: int | None
+
+    def wrapped_at(self, event: dict) -> int | None:
+        """Return the line of an event "wrap". In a graph of TensorFlow the event has that of the caller.
+
+        Args:
+            event: of the run.
+        """
+        return (self.wrapped if "Tape" in event["what"] else None) or event["line"]
 
 
 def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
@@ -133,6 +143,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         process_group=None if script.horovod else script.imported(*PROCESS_GROUPS),
         init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
         tape=_first(script, lambda call: last_name(call) == "GradientTape"),
+        wrapped=_first(script, lambda call: last_name(call) == "DistributedGradientTape"),
         applied=_first(script, lambda call: last_name(call) in ("apply_gradients", "apply")),
         gpu=_first(script, _uses_gpu),
         pin=pin,

@@ -57,6 +57,15 @@ def test_a_sum_of_the_gradients_is_a_factor_too(rate, reduces, loss, wanted, fac
     assert named(changed(run(), "wrap", reduces=reduces), source) == wanted
 
 
+def test_a_tape_in_a_graph_is_named_where_it_is_wrapped(facts):
+    source = facts(
+        ("    optimizer.step()", "    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)")
+    )
+    tape = {"what": "hvd.DistributedGradientTape", "reduces": "Sum"}
+    assert named(changed(run(), "wrap", **tape), source) == [("rate-scaled-twice", 7)]
+    assert named(changed(run(), "wrap", **tape), facts()) == [("rate-scaled-twice", 4)]
+
+
 def test_a_scheduler_that_replaces_the_rate_is_named(facts):
     cycle = facts(("for batch", "OneCycleLR(optimizer, max_lr=0.1)\nfor batch"))
     (found,) = judge(run(), cycle)

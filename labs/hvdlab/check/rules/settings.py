@@ -57,7 +57,7 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
     elif adds and scaled.power >= 0.5:
         yield finding(
             "rate-scaled-twice",
-            adds["line"],
+            facts.wrapped_at(adds),
             f"op=hvd.Sum adds the gradients of the {size} ranks here, and line {scaled.last} scales the "
             f"learning rate too, so a step is {size ** (scaled.power + 1):.3g} times that of a single "
             f"process.{now}",

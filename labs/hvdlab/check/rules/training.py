@@ -133,8 +133,8 @@ def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
         for called, name in facts.collectives.items():
             if name in BROADCASTS:
                 return called, f"The run did not reach this hvd.{name}, so no weights are broadcast"
-    wrap = next(iter(run.rank0("wrap")), {"line": None})
-    line = run.line("fit") or wrap["line"] or run.line("step")
+    wraps = run.rank0("wrap")
+    line = run.line("fit") or (facts.wrapped_at(wraps[0]) if wraps else run.line("step"))
     broadcasts = run.all("broadcast")
     for event in broadcasts:
         if event["what"] != "hvd.broadcast_optimizer_state":
