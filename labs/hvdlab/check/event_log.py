@@ -85,7 +85,8 @@ class Watch:
         self.locks: set[int] = set()  # descriptors of files that are locked
         self.wrapping = False  # inside DistributedOptimizer, which creates another optimizer
         self.fitting = False  # inside model.fit, which counts its own steps
-        self.tape = False  # gradients come from a DistributedGradientTape
+        self.taped = False  # there has been a DistributedGradientTape
+        self.tape = False  # gradients come from one
         self.batch = None  # what the model was called with since the last step
         self.graphs: Any = weakref.WeakKeyDictionary()  # of TensorFlow with collectives -> number
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch

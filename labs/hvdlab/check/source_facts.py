@@ -144,7 +144,10 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
         tape=_first(script, lambda call: last_name(call) == "GradientTape"),
         wrapped=_first(script, lambda call: last_name(call) == "DistributedGradientTape"),
-        applied=_first(script, lambda call: last_name(call) in ("apply_gradients", "apply")),
+        applied=_first(script, lambda call: last_name(call) == "apply_gradients")
+        or _first(
+            script, lambda call: ast.unparse(call.func).endswith(("optimizer.apply", "opt.apply"))
+        ),
         gpu=_first(script, _uses_gpu),
         pin=pin,
         pin_line=pin_line,

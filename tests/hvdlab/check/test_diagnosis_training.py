@@ -47,6 +47,20 @@ def test_a_plain_optimizer_is_not_wrapped_or_wrapped_too_late(facts):
     assert named(by_hand, facts()) == []
 
 
+def test_gradients_of_another_tape_than_the_distributed_one(facts):
+    events = run(wrapped=lambda rank, step: False, weights=lambda rank, step: [1.0 + rank * step])
+    for rank in events:
+        for event in events[rank]:
+            if event["kind"] == "wrap":
+                event.update(what="hvd.DistributedGradientTape", optimizer=None)
+            if event["kind"] == "optimizer":
+                event["api"] = "keras"
+    source = facts(("    optimizer.step()", "    averaged = hvd.DistributedGradientTape(tape)"))
+    (found,) = judge(events, source)
+    assert (found.id, found.line) == ("optimizer-not-wrapped", 7)
+    assert "from another tape" in found.seen and "before tape.gradient" in found.fix
+
+
 def test_weights_that_are_averaged_between_the_steps_are_equal_where_a_step_begins(facts):
     def plain(start):
         apart = run(8, wrapped=lambda r, s: False, weights=lambda r, s: [1.0 + r + s], start=start)

@@ -193,12 +193,12 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
         for method in METHODS:
             if hasattr(result, method):
                 _wait_in(result, method, watch)
-        if not nested and not (watch.tape and "Tape" in name):  # there is a new tape in each step
+        if not nested and not (watch.taped and "Tape" in name):  # there is a new tape in each step
             number = getattr(wrapped, "_hvdlab_number", None)
             if number is not None:
                 object.__setattr__(result, "_hvdlab_number", number)
             object.__setattr__(result, "_hvdlab_wrapped", True)
-            watch.tape = watch.tape or name == "DistributedGradientTape"
+            watch.taped = watch.taped or name == "DistributedGradientTape"
             if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
                 watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
@@ -214,6 +214,7 @@ def _wait_in(owner: Any, method: str, watch: Watch) -> None:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        watch.tape = watch.tape or method == "gradient"
         if watch.fitting or _traced():
             return function(*arguments, **options)
         watch.waits_in(f"{type(owner).__name__}.{method}", watch.line())

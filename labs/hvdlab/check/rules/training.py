@@ -54,8 +54,10 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding("wrapped-too-late", late[0]["line"], seen)
         else:
             line = created[number]["line"] if number in created else run.line("step")
-            if run.api() == "tape" and facts.tape:
-                line = facts.tape
+            if run.api() == "tape":
+                line = facts.wrapped or facts.tape or line
+            if any("Tape" in event["what"] for event in wraps):
+                apart = f" The gradients come from another tape than the distributed one.{apart}"
             seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
             yield finding("optimizer-not-wrapped", line, seen)
 
