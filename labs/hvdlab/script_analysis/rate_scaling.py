@@ -24,6 +24,8 @@ RATES = {
 BATCHES = {"batch_size", "local_batch_size", "per_rank_batch_size"}
 PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch size in a call
 CYCLES = {"OneCycleLR": 1, "CyclicLR": 2}  # places of their largest rate
+# Schedules that replace the rate of the optimizer. Horovod's warmup grows from initial_lr / size to initial_lr.
+REPLACING = {*CYCLES, "LearningRateWarmupCallback", "LearningRateScheduleCallback"}
 GPU_COUNTS = {"torch.cuda.device_count", "cuda.device_count"}
 HOROVOD_SIZES = ("size", "local_size")
 MPI_SIZES = ("Get_size", "get_world_size")
@@ -80,7 +82,7 @@ def rates(script: Script) -> Rates:
             if _is_optimizer(node, name, optimizers):
                 lines[node.lineno] = values[0].lineno if values else node.lineno
                 given += [] if values else [(0.0, node.lineno)]  # the default of the optimizer
-            if name in CYCLES and not any(tests_around(script, node)):
+            if name in REPLACING and not any(tests_around(script, node)):
                 replaced += [(reader.power(value), value.lineno) for value in values]
             if name.endswith("LambdaLR"):
                 factors += [(reader.power(value), node.lineno) for value in node.args[1:2]]
