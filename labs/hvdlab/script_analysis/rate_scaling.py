@@ -24,7 +24,7 @@ RATES = {
 BATCHES = {"batch_size", "local_batch_size", "per_rank_batch_size"}
 PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch size in a call
 CYCLES = {"OneCycleLR": 1, "CyclicLR": 2}  # places of their largest rate
-# Schedules that replace the rate of the optimizer. Horovod's warmup grows from initial_lr / size to initial_lr.
+# Schedules that replace the rate of the optimizer. Horovod warms up from initial_lr / size to initial_lr.
 REPLACING = {*CYCLES, "LearningRateWarmupCallback", "LearningRateScheduleCallback"}
 GPU_COUNTS = {"torch.cuda.device_count", "cuda.device_count"}
 HOROVOD_SIZES = ("size", "local_size")
