@@ -85,7 +85,8 @@ def rates(script: Script) -> Rates:
             if name in REPLACING and not any(tests_around(script, node)):
                 replaced += [(reader.power(value), value.lineno) for value in values]
             if name.endswith("LambdaLR"):
-                factors += [(reader.power(value), node.lineno) for value in node.args[1:2]]
+                known = [value for value in node.args[1:2] if not reader.is_foreign(value)]
+                factors += [(reader.power(value), node.lineno) for value in known]
             place = PLACES.get(name, len(node.args))
             sizes = [k.value for k in node.keywords if k.arg in BATCHES]
             batch = min(batch, *map(batches.power, sizes + node.args[place : place + 1]), 0.0)
@@ -95,7 +96,7 @@ def rates(script: Script) -> Rates:
             later += [rate for rate in own if rate[0] > 0]
         elif isinstance(node, ast.Assign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            power = reader.power(_assigned(node))
+            power = reader.assigned(node, targets)
             if power > 0 and any(map(_is_rate_in_use, targets)):
                 again = _multiplies_itself(node) and not any(map(_is_of_arguments, targets))
                 (factors if again else later).append((power, node.lineno))
@@ -203,6 +204,13 @@ def _multiplies_itself(assign: ast.Assign | ast.AugAssign) -> bool:
     return any(ast.unparse(node) == target for node in ast.walk(assign.value))
 
 
+def _is_product_with(target: ast.expr, value: ast.expr) -> bool:
+    """Return whether a value is a product with the old value of its target: x * size."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return any(_is_product_with(target, side) for side in (value.left, value.right))
+    return type(value) is type(target) and ast.unparse(value) == ast.unparse(target)
+
+
 def _sizes(script: Script) -> set[str]:
     """Return the names of the functions that return Horovod's number of ranks, as text: hvd.size."""
     modules, names = {"hvd", "self.hvd"}, set()
@@ -231,8 +239,14 @@ class _Reader:
         self.values: dict[str, list[ast.expr]] = {}
         self.factors: dict[str, list[ast.expr]] = {}
         self.returns: dict[str, list[ast.expr]] = {}
+        again = set()  # values of x = x * size
+        for node in script.nodes:
+            if isinstance(node, ast.Assign) and _is_product_with(node.targets[0], node.value):
+                again.add(node.value)
+                self.factors.setdefault(ast.unparse(node.targets[0]), []).append(node.value)
         for name, value in _bindings(script):
-            self.values.setdefault(name, []).append(value)
+            if value not in again:
+                self.values.setdefault(name, []).append(value)
         for node in script.nodes:
             if isinstance(node, ast.AugAssign):
                 self.factors.setdefault(ast.unparse(node.target), []).append(_assigned(node))
@@ -268,6 +282,32 @@ class _Reader:
         if isinstance(node, ast.List | ast.Tuple):  # the values of a piecewise schedule
             return self._largest(node.elts)
         return 0.0
+
+    def assigned(self, assign: ast.Assign | ast.AugAssign, targets: list[ast.expr]) -> float:
+        """Return the power of the number of ranks that an assignment brings: 1 for x = x * size.
+
+        Args:
+            assign: the assignment.
+            targets: its targets.
+        """
+        names = {ast.unparse(target) for target in targets}
+        before = {name: self.known.pop(name) for name in names & self.known.keys()}
+        self.known |= dict.fromkeys(names, 0.0)  # on the right side they have their old values
+        power = self.power(_assigned(assign))
+        for name in names:
+            del self.known[name]
+        self.known |= before
+        return power
+
+    def is_foreign(self, value: ast.expr) -> bool:
+        """Return whether a value comes from a function that is not in the script, so that it is unknown.
+
+        Args:
+            value: an expression.
+        """
+        if isinstance(value, ast.Name) and value.id in self.values:
+            return all(map(self.is_foreign, self.values[value.id]))
+        return isinstance(value, ast.Call) and last_name(value) not in self.returns
 
     def _largest(self, nodes: Iterable[ast.expr]) -> float:
         return max(map(self.power, nodes), default=0.0)

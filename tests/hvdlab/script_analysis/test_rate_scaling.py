@@ -17,6 +17,14 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("rate", "rate = 0.1 * size\nsize = hvd.size()", 1),
         ("args.lr * math.sqrt(hvd.size())", "", 0.5),
         ("args.lr", "args.lr *= hvd.size()", 1),
+        ("args.lr", "args.lr = args.lr * hvd.size()", 1),
+        ("lr", "lr = 0.1 * hvd.size()\nlr = min(lr, 0.2 * hvd.size())", 1),
+        ("args.lr", "args.lr = args.lr * hvd.size()\nargs.lr = args.lr * hvd.size()", 2),
+        (
+            "0.1 * hvd.size()",
+            "scale = schedule(hvd.size())\nLambdaLR(o, scale)",
+            1,
+        ),  # of another file
         ("0.1 * hvd.size() if big else 0.1", "", 1),
         ("0.1 * hvd.size()", "for group in optimizer.param_groups: group['lr'] *= hvd.size()", 2),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: min(1, t / 100) / hvd.size())", 1),
