@@ -25,7 +25,7 @@ def run(steps=5, ranks=2, **changes):
             facts = {
                 "kind": "step", "line": 7, "optimizer": 0, "wrapped": True, "rate": 0.2,
                 "momentum": 0.0, "weights": [1.0 + step, 2.0], "loss": 1.0,
-                "batch": f"{rank}-{step}", "loops": [[6, step + 1]], "statistics": None,
+                "batch": f"{rank}-{step}", "loops": [[6, step + 1]], "statistics": None, "stack": [7],
             }  # fmt: skip
             facts |= {name: change(rank, step) for name, change in changes.items()}
             kinds.append(facts)

@@ -40,7 +40,8 @@ def difference(run: Run, guarded: Collection[int]) -> Difference | None:
         calls = [run.of(rank, "collective") for rank in ranks]
         counts = [Counter(map(label, of_rank)) for of_rank in calls]
         if counts[0] != counts[1]:
-            call, line = _first(*calls, guarded)
+            steps = [[step["stack"] for step in run.of(rank, "step")] for rank in ranks]
+            call, line = _first(*calls, steps, guarded)
             by_rank = {rank: _count(run, rank, call) for rank in run.ranks}
             return Difference(label(call), by_rank, line)
     return None
@@ -51,13 +52,24 @@ def _count(run: Run, rank: int, call: dict) -> int:
     return sum(label(each) == label(call) for each in run.of(rank, "collective"))
 
 
-def _first(one: list[dict], other: list[dict], guarded: Collection[int]) -> tuple[dict, int | None]:
+def _first(
+    one: list[dict], other: list[dict], steps: list[list[list[int]]], guarded: Collection[int]
+) -> tuple[dict, int | None]:
     """Return the first call that one of two ranks makes and the other does not, and its line.
 
     If a test of the rank decides about a call of a function that makes it, that is the line of the call
     under the test, and not the line inside the function.
+
+    Args:
+        one: the collectives of the first rank.
+        other: those of the second one.
+        steps: the lines that were running in each step of an optimizer, of both ranks.
+        guarded: lines of calls under a test of the rank.
     """
-    stacks = [[call["stack"] for call in calls] for calls in (one, other)]
+    stacks = [
+        [call["stack"] for call in calls] + of_steps
+        for calls, of_steps in zip((one, other), steps, strict=True)
+    ]
     for pair in zip_longest(one, other):
         equal = None not in pair and label(pair[0]) == label(pair[1])
         own = [

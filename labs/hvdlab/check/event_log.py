@@ -254,7 +254,8 @@ class Watch:
         facts["forward"], self.forward = self.forward, None
         hashed = digest(batch) if batch is not None else self._loop_items()
         start, self.start = self.start, None
-        self.note("step", loss=number(loss), batch=hashed, loops=self.loops, start=start, **facts)
+        facts |= {"loops": self.loops, "start": start, "stack": self.stack()}
+        self.note("step", loss=number(loss), batch=hashed, **facts)
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit
 

@@ -26,6 +26,7 @@ PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch s
 CYCLES = {"OneCycleLR": 1, "CyclicLR": 2}  # places of their largest rate
 # Schedules that replace the rate of the optimizer. Horovod warms up from initial_lr / size to initial_lr.
 REPLACING = {*CYCLES, "LearningRateWarmupCallback", "LearningRateScheduleCallback"}
+ARGUMENTS = {"args", "arguments", "options", "config", "configs", "cfg", "hparams", "FLAGS"}
 GPU_COUNTS = {"torch.cuda.device_count", "cuda.device_count"}
 HOROVOD_SIZES = ("size", "local_size")
 MPI_SIZES = ("Get_size", "get_world_size")
@@ -185,8 +186,12 @@ def _is_rate_in_use(target: ast.AST) -> bool:
 
 def _is_of_arguments(target: ast.AST) -> bool:
     """Return whether a target is an argument such as `args.lr`, which an optimizer gets later."""
-    owner = identifier(getattr(target, "value", None))
-    return owner in ("args", "arguments", "options", "opt", "config", "self", "FLAGS")
+    owner = getattr(target, "value", None)
+    if identifier(owner) in ("opt", "self"):
+        return True
+    while isinstance(owner, ast.Attribute):  # config.train.optimizer.lr
+        owner = owner.value
+    return identifier(owner) in ARGUMENTS
 
 
 def _assigned(assign: ast.Assign | ast.AugAssign) -> ast.expr:
@@ -305,9 +310,14 @@ class _Reader:
         Args:
             value: an expression.
         """
-        if isinstance(value, ast.Name) and value.id in self.values:
-            return all(map(self.is_foreign, self.values[value.id]))
-        return isinstance(value, ast.Call) and last_name(value) not in self.returns
+        values, names = [value], set()
+        for each in values:  # which grows by the values of names
+            if isinstance(each, ast.Name) and each.id in self.values:
+                values += [] if each.id in names else self.values[each.id]
+                names.add(each.id)
+            elif not isinstance(each, ast.Call) or last_name(each) in self.returns:
+                return False
+        return True
 
     def _largest(self, nodes: Iterable[ast.expr]) -> float:
         return max(map(self.power, nodes), default=0.0)

@@ -51,3 +51,12 @@ def test_the_outermost_line_that_leads_to_a_call_of_one_rank_only(calls, guarded
 )
 def test_ranks_that_make_the_same_calls_do_not_differ(calls):
     assert difference(ranks(*calls), {3, 5}) is None
+
+
+def test_a_function_in_which_both_ranks_step_is_not_the_line():
+    """The test around the call of rank 0 asks for an object that only this rank has."""
+    run = ranks([("mean", [20, 42])], [])
+    assert difference(run, {}).line == 20
+    for events in run.events.values():
+        events.append({"kind": "step", "stack": [20, 40]})
+    assert difference(run, {}).line == 42

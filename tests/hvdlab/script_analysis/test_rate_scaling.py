@@ -17,6 +17,12 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("rate", "rate = 0.1 * size\nsize = hvd.size()", 1),
         ("args.lr * math.sqrt(hvd.size())", "", 0.5),
         ("args.lr", "args.lr *= hvd.size()", 1),
+        ("c", "cfg.base_lr = cfg.optimizer.lr\ncfg.optimizer.lr *= hvd.size()", 1),
+        (
+            "0.1 * hvd.size()",
+            "def train(scale): LambdaLR(o, scale)\nscale = new(8)\ntrain(scale)",
+            1,
+        ),
         ("args.lr", "args.lr = args.lr * hvd.size()", 1),
         ("lr", "lr = 0.1 * hvd.size()\nlr = min(lr, 0.2 * hvd.size())", 1),
         ("args.lr", "args.lr = args.lr * hvd.size()\nargs.lr = args.lr * hvd.size()", 2),
