@@ -332,12 +332,13 @@ class _Reader:
             return 0.5 * self._largest(call.args)
         if any("WORLD_SIZE" in text for text in strings(call)):  # a variable of the launcher
             return 1.0
+        if name in self.returns:  # its arguments count where its result uses them
+            return self._of_result(name)
         named = [word.value for word in call.keywords if word.arg in RATES]  # of a schedule
         given = [*call.args, *(named or (word.value for word in call.keywords))]
         # Without the 1 of max(1, n // size).
         given = [value for value in given if not isinstance(value, ast.Constant)]
-        powers = [self._of_result(name)] if name in self.returns else []
-        return max([*powers, *map(self.power, given)], default=0.0)
+        return max(map(self.power, given), default=0.0)
 
     def _of_two(self, op: ast.operator, left: ast.expr, right: ast.expr) -> float:
         base, other = self.power(left), self.power(right)

@@ -17,6 +17,12 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("rate", "rate = 0.1 * size\nsize = hvd.size()", 1),
         ("args.lr * math.sqrt(hvd.size())", "", 0.5),
         ("args.lr", "args.lr *= hvd.size()", 1),
+        (
+            "0.1 * hvd.size()",
+            "def ramp(n):\n def scale(t): return 1 / n * (t * (n - 1) / 5 + 1)\n return scale\n"
+            "LambdaLR(o, ramp(hvd.size()))",
+            1,
+        ),
         ("c", "cfg.base_lr = cfg.optimizer.lr\ncfg.optimizer.lr *= hvd.size()", 1),
         (
             "0.1 * hvd.size()",
