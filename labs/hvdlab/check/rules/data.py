@@ -129,14 +129,14 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     for rank in run.ranks:
         if not any(event["sharded"] for event in run.of(rank, "evaluate")):
             return
-    for event, made_next in run.evaluations():
-        if event["sharded"] and made_next != "collective":
+    for event, after in run.evaluations():
+        until = "next step" if after == "step" else "end of the script"
+        if event["sharded"] and after != "collective":
             yield finding(
                 "metric-of-one-rank",
                 event["line"],
                 f"Each rank evaluates its own shard here (the loader of line {event['made']}), and no "
-                f"collective combines the results of the {len(run.ranks)} ranks before the "
-                f"{'next step' if made_next == 'step' else 'end of the script'}.",
+                f"collective combines the results of the {len(run.ranks)} ranks before the {until}.",
             )
             return
 
