@@ -82,9 +82,7 @@ class Deadlock:
         last = states[-1]
         if last["kind"] == "end":
             return ("end",)
-        traced = sum(
-            event["kind"] == "traced" for event in events
-        )  # collectives in graphs of TensorFlow
+        traced = sum(event["kind"] == "traced" for event in events)
         return last["op"], last["name"], last["steps"], traced
 
 

@@ -92,14 +92,12 @@ class Watch:
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
         self.loss = None
-        self.start: list[float] | None = (
-            None  # norms of the weights when a first or plain step begins
-        )
+        # Norms of the weights when the first step of an optimizer, or a step without an average, begins.
+        self.start: list[float] | None = None
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
         self.group: Any = None  # of torch.distributed, for the collectives that the script calls
-        self.loader: tuple[int | None, bool] | None = (
-            None  # read, and not evaluated yet: line, shard or not
-        )
+        # The loader that was read last, until the model is evaluated: its line, and whether it reads a shard.
+        self.loader: tuple[int | None, bool] | None = None
         self.forward: int | None = None  # the line that called the model since the last step
         self.wrapped_parameters: dict[
             int, str

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
+from hvdlab.script_analysis.ast_helpers import identifier, identifiers, keyword, last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
 from hvdlab.script_analysis.horovod_calls import discarded, own_schedule, uncalled
@@ -144,10 +144,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
         tape=_first(script, lambda call: last_name(call) == "GradientTape"),
         wrapped=_first(script, lambda call: last_name(call) == "DistributedGradientTape"),
-        applied=_first(script, lambda call: last_name(call) == "apply_gradients")
-        or _first(
-            script, lambda call: ast.unparse(call.func).endswith(("optimizer.apply", "opt.apply"))
-        ),
+        applied=_first(script, _applies),
         gpu=_first(script, _uses_gpu),
         pin=pin,
         pin_line=pin_line,
@@ -313,6 +310,13 @@ def _counts(loop: ast.For) -> bool:
 def _first(script: Script, wanted: Callable[[ast.Call], bool]) -> int | None:
     """Return the line of the first call for which a function returns True."""
     return next((call.lineno for call in script.calls if wanted(call)), None)
+
+
+def _applies(call: ast.Call) -> bool:
+    """Return whether a call applies gradients; `apply` alone may be another function."""
+    owner = getattr(call.func, "value", None)
+    named = last_name(call) == "apply" and (identifier(owner) or "").startswith("opt")
+    return named or last_name(call) == "apply_gradients"
 
 
 def _uses_gpu(call: ast.Call) -> bool:

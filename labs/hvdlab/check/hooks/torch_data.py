@@ -60,10 +60,8 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         initialize(self, *arguments, **options)
-        own = [
-            self.dataset,
-            *getattr(self.dataset, "__dict__", {}).values(),
-        ]  # the data set, or what it wraps
+        # The data set, or what it wraps, may be a part of a split.
+        own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
         watch.note("sampler", replicas=self.num_replicas, split=of)
         watch.note("shard", count=self.num_replicas, index=self.rank)
