@@ -84,7 +84,8 @@ def rates(script: Script) -> Rates:
                 lines[node.lineno] = values[0].lineno if values else node.lineno
                 given += [] if values else [(0.0, node.lineno)]  # the default of the optimizer
             if name in REPLACING and not any(tests_around(script, node)):
-                replaced += [(reader.power(value), value.lineno) for value in values]
+                own = [v for v in values if not any(map(_is_rate_in_use, ast.walk(v)))]
+                replaced += [(reader.power(value), value.lineno) for value in own]
             if name.endswith("LambdaLR"):
                 known = [value for value in node.args[1:2] if not reader.is_foreign(value)]
                 factors += [(reader.power(value), node.lineno) for value in known]

@@ -48,6 +48,7 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("0.1", "BroadcastGlobalVariablesCallback(hvd.size())", 0),  # its argument is no rate
         ("0.1", "LearningRateWarmupCallback(0.1 * hvd.size())", 1),
         ("0.1 * hvd.size()", "LearningRateWarmupCallback(initial_lr=0.1)", 0),
+        ("0.1 * hvd.size()", "LearningRateWarmupCallback(initial_lr=float(o.learning_rate))", 1),
         ("rate()", "def rate(): return 0.1 * hvd.size()", 1),
         ("0.1 * hvd.size() / 8", "", 1),
         ("0.1 * size", "rank, size = hvd.rank(), hvd.size()", 1),
