@@ -50,7 +50,7 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> di
 def _bytes(tensors: Iterable[Tensor]) -> int:
     storages = {}
     for tensor in tensors:
-        # Of a DTensor the shard. The import of that class alone would take a second.
+        # Of a DTensor the shard. The import of that class takes a second.
         own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         storage = own.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()

@@ -315,7 +315,7 @@ def test_a_collective_in_a_graph_of_one_rank_is_named_under_the_test_of_the_rank
     assert "While TensorFlow traced train, rank 0 called hvd.allreduce more often" in found.seen
     assert "test of line 7" in found.seen
     assert named(in_graphs([*step, again], step), facts()) == []
-    # Graphs are numbered by rank, and a function that one rank alone has traced may come later on the other.
+    # Graphs are numbered by rank, and a function that only one rank has traced may come later on the other.
     other = in_graphs(
         [("mean", 0, "allreduce"), ("train", 1, "broadcast")], [("train", 0, "broadcast")]
     )
