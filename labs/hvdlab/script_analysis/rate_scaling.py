@@ -164,7 +164,10 @@ def _rates_given(call: ast.Call, name: str, optimizers: set[str]) -> list[ast.ex
     if name.endswith(("Schedule", "Scheduler")) or re.match("LearningRate.*Callback", name):
         return given + call.args
     owner = getattr(call.func, "value", None)
-    if name == "assign" and owner and _is_rate_in_use(owner):
+    variable = (
+        getattr(owner, "id", None) in RATES
+    )  # a variable of TensorFlow that the optimizer got
+    if name in ("assign", "assign_add") and owner and (variable or _is_rate_in_use(owner)):
         return given + call.args
     if name == "set_value" and call.args and _is_rate_in_use(call.args[0]):  # legacy Keras
         return given + call.args[1:]
@@ -287,6 +290,8 @@ class _Reader:
             return self.power(node.body)
         if isinstance(node, ast.List | ast.Tuple):  # the values of a piecewise schedule
             return self._largest(node.elts)
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            return self.power(node.elt)
         return 0.0
 
     def assigned(self, assign: ast.Assign | ast.AugAssign, targets: list[ast.expr]) -> float:

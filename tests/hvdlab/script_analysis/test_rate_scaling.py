@@ -74,6 +74,8 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("self.rate", "class A:\n def __init__(self, r): self.rate = r\nA(hvd.size())", 1),
         ("0.1", "groups = [{'params': ps, 'lr': 0.1 * hvd.size()}]", 1),
         ("0.1", "optimizer.learning_rate.assign(0.1 * hvd.size())", 1),
+        ("0.1", "learning_rate.assign_add((0.1 * hvd.size() - 0.1) / 5)", 1),
+        ("Steps([9], lrs)", "lrs = [rate * hvd.size() for rate in rates]", 1),
         ("0.1", "LearningRateScheduler(lambda epoch: 0.1 * hvd.size())", 1),
         ("0.1", "torch.optim.lr_scheduler.LambdaLR(o, lambda t: 1 + t * hvd.size())", 1),
         (
