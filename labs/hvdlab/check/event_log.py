@@ -9,7 +9,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
     traced                             a collective that becomes a part of a graph of TensorFlow: the name of
-                                       the traced function, and its number among the graphs with collectives
+                                       the traced function, and the number of the graph among its graphs
     optimizer                          created
     fit, fitted                        its call, with the batches of an epoch; its end, early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
@@ -88,7 +88,9 @@ class Watch:
         self.taped = False  # there has been a DistributedGradientTape
         self.tape = False  # gradients come from one
         self.batch = None  # what the model was called with since the last step
-        self.graphs: Any = weakref.WeakKeyDictionary()  # of TensorFlow with collectives -> number
+        self.graphs: Any = (
+            weakref.WeakKeyDictionary()
+        )  # with collectives -> function, and its graphs before
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
         self.loss = None
@@ -146,14 +148,15 @@ class Watch:
             (made, sharded), self.loader = self.loader, None
             self.note("evaluate", made=made, sharded=sharded)
 
-    def waits_in(self, operation: str, line: int | None) -> None:
+    def waits_in(self, operation: str, line: int | None, name: str | None = None) -> None:
         """Note that a call begins in which the rank may wait for other ranks.
 
         Args:
             operation: name of the call.
             line: of the script.
+            name: of what it sends, or of the graph that it runs. Default None: no name.
         """
-        self.waits.append(Wait(operation, line, time.monotonic()))
+        self.waits.append(Wait(operation, line, time.monotonic(), name))
 
     def looks_at_statistics(self) -> bool:
         """Return whether the next step writes down the statistics of batch norm.

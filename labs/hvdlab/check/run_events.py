@@ -354,16 +354,12 @@ class Run:
         """Return the collectives in graphs of TensorFlow.
 
         Returns:
-            (traced function, how many graphs with collectives it had before) -> rank -> events "traced".
+            (traced function, number of the graph among its graphs) -> rank -> events "traced".
         """
         found: dict[tuple[str, int], dict[int, list[dict]]] = {}
         for rank in self.ranks:
-            graphs: dict[str, list[int]] = {}  # function -> numbers of its graphs
             for event in self.of(rank, "traced"):
-                numbers = graphs.setdefault(event["function"], [])
-                if event["graph"] not in numbers:
-                    numbers.append(event["graph"])
-                key = event["function"], numbers.index(event["graph"])
+                key = event["function"], event["graph"]
                 found.setdefault(key, {}).setdefault(rank, []).append(event)
         return found
 

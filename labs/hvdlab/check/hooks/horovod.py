@@ -129,8 +129,10 @@ def _note_traced(operation: str, watch: Watch) -> None:
     graph = sys.modules["tensorflow"].compat.v1.get_default_graph()
     while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
         graph = graph.outer_graph  # a graph inside it is a branch or a loop
-    number = watch.graphs.setdefault(graph, len(watch.graphs))
-    watch.note("traced", op=operation, function=getattr(graph, "name", None), graph=number)
+    function = getattr(graph, "name", None)
+    before = sum(name == function for name, _ in watch.graphs.values())
+    function, number = watch.graphs.setdefault(graph, (function, before))
+    watch.note("traced", op=operation, function=function, graph=number)
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:

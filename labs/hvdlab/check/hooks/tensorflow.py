@@ -26,7 +26,8 @@ def graphs(module: ModuleType, watch: Watch) -> None:
         watched = watch.fitting or watch.waits  # by another hook already
         if watched or self.graph not in watch.graphs:
             return call_flat(self, *arguments, **options)
-        watch.waits_in("a graph of tf.function", watch.line())
+        function, number = watch.graphs[self.graph]
+        watch.waits_in("graph", watch.line(), f"{function} {number + 1}")
         try:
             return call_flat(self, *arguments, **options)
         finally:
