@@ -88,8 +88,9 @@ class Loop:
         if self.trained or self.watch.progress > self.progress:
             self.watch.passes += 1
             # The line of `break` or `return` is running.
-            at = self.watch.line() if self.left == "early" else None
-            self.watch.note("pass", self.line, iterations=self.iteration, left=self.left, at=at)
+            leaves = self.watch.line() if self.left == "early" else None
+            facts = {"iterations": self.iteration, "left": self.left, "leaves": leaves}
+            self.watch.note("pass", self.line, **facts)
         self.watch.running = [loop for loop in self.watch.running if loop is not self]
 
 

@@ -317,10 +317,15 @@ class Run:
             int, dict[int, list]
         ] = {}  # line -> rank -> [(rounds, how it ended, at which line)]
         for rank in self.ranks:
+            waiting = self._last(rank, "waiting") or {"at": math.inf, "loops": []}
+            failed = any(event["error"] for event in self.of(rank, "end"))
             for event in self.of(rank, "pass"):
                 of_line = rounds.setdefault(event["line"], {}).setdefault(rank, [])
-                of_line.append((event["iterations"], event["left"], event.get("at")))
-            for line, iteration in (self._last(rank, "waiting") or {"loops": []})["loops"]:
+                # A rank whose wait ends with an error, because another rank is gone, leaves all its loops.
+                broken = event["left"] == "early" and (failed or event["at"] > waiting["at"])
+                left = "by an error" if broken else event["left"]
+                of_line.append((event["iterations"], left, event.get("leaves")))
+            for line, iteration in waiting["loops"]:
                 rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside", None))
         for line, of_rank in rounds.items():
             for rank, other in itertools.permutations(of_rank, 2):

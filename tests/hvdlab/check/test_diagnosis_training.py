@@ -215,7 +215,7 @@ def test_a_rank_that_breaks_out_of_a_loop_is_named_where_it_leaves(facts):
     def left(waits):
         events = run()
         ended = next(e for e in events[0] if e["kind"] == "pass")
-        ended.update(left="early", iterations=3, at=8)
+        ended.update(left="early", iterations=3, leaves=8)
         if waits:
             for rank in events:
                 plus(events, rank, kind="collective", line=9 - rank, op=f"hvd.{rank}")
@@ -228,6 +228,13 @@ def test_a_rank_that_breaks_out_of_a_loop_is_named_where_it_leaves(facts):
     assert (found.id, found.line) == ("unequal-steps", 8)
     assert "left the loop of line 6 here, in round 3. Rank 1 started round 4" in found.seen
     assert named(left(waits=False), facts()) == []  # its last rounds may train nothing
+    # Where the check ends one rank, the wait of the other one ends with an error, and so do its loops.
+    broken = left(waits=True)
+    wait = {"op": "mean", "name": None, "loops": [[6, 3]]}
+    plus(broken, 0, kind="waiting", line=9, **wait)
+    next(e for e in broken[0] if e["kind"] == "pass")["at"] = 100
+    broken[0].pop()  # the end, which is not always written
+    assert [one for one, _ in named(broken, facts())] == ["collective-on-some-ranks"]
 
 
 def test_a_loop_that_does_not_train_may_end_by_an_own_number(facts):

@@ -80,7 +80,7 @@ def test_a_for_loop_notes_the_line_that_leaves_it(tmp_path, leave, around):
     source += f"        if x:\n            {leave}\n    return 1\ntrain()\n"
     _, _, events = watched(tmp_path, source)
     (ended,) = [e for e in events if e["kind"] == "pass"]
-    assert (ended["left"], ended["at"]) == ("early", 5)
+    assert (ended["left"], ended["leaves"]) == ("early", 5)
 
 
 @pytest.mark.parametrize(
