@@ -88,9 +88,8 @@ class Watch:
         self.taped = False  # there has been a DistributedGradientTape
         self.tape = False  # gradients come from one
         self.batch = None  # what the model was called with since the last step
-        self.graphs: Any = (
-            weakref.WeakKeyDictionary()
-        )  # with collectives -> function, and its graphs before
+        # Graphs of TensorFlow with collectives -> (traced function, number of its graphs before this one).
+        self.graphs: Any = weakref.WeakKeyDictionary()
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
         self.loss = None

@@ -209,7 +209,9 @@ def _parts(test: ast.expr, collectives: set[str]) -> list[ast.expr]:
         return parts(test.values)
     if isinstance(test, ast.UnaryOp):
         return parts([test.operand])
-    if isinstance(test, ast.Compare):  # of a call that is the result, for example a mean
+    if isinstance(
+        test, ast.Compare
+    ):  # a call counts by its result: its arguments may be no numbers
         values = [test.left, *test.comparators]
         calls = [value for value in values if isinstance(value, ast.Call)]
         return calls + parts(value for value in values if value not in calls)

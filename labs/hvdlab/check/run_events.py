@@ -313,9 +313,8 @@ class Run:
 
         The loop ended there, or a `break` or `return` ended it while the other rank waits inside it.
         """
-        rounds: dict[
-            int, dict[int, list]
-        ] = {}  # line -> rank -> [(rounds, how it ended, at which line)]
+        # Line of the loop -> rank -> [(rounds, how the loop ended, line that left it)].
+        rounds: dict[int, dict[int, list]] = {}
         for rank in self.ranks:
             waiting = self._last(rank, "waiting") or {"at": math.inf, "loops": []}
             failed = any(event["error"] for event in self.of(rank, "end"))

@@ -92,7 +92,7 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding(
                 "wrong-shard",
                 events[0]["line"],
-                f"All ranks take shard {index:g} of {count:g} here, so nobody reads the others.",
+                f"All ranks take shard {index:g} of {count:g} here, so no rank reads the other shards.",
             )
             return
 

@@ -120,7 +120,7 @@ def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
     differ = "The weights of the ranks differ before step 1."
     if loads:
         only = f"Only rank {next(iter(loads))} loads" if len(loads) == 1 else "The ranks load"
-        seen = f"{differ} {only} others here, after {sent['what']}, line {sent['line']}."
+        seen = f"{differ} {only} other weights here, after {sent['what']} of line {sent['line']}."
         return next(iter(loads.values())), seen
     seen = (
         f"{differ} This is the last {sent['what']} before it: code below it changes the weights, or it "
