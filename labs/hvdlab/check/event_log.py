@@ -16,8 +16,10 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
     shard                              of a data set, that this rank takes: its index, and how many there are
+    whole                              what a rank takes a part of by its rank: hashes of its items, and of their order
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
-    evaluate                           with a loader: its line, and whether it reads a shard
+    evaluate                           of the model: the line of the loader, whether it reads a shard, and a hash
+                                       of the data, where they are known
     branch                             the test of an `if` outside all loops, and its result
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running
@@ -39,7 +41,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdlab.check.fingerprints import digest, number
+from hvdlab.check.fingerprints import digest, items, number
 from hvdlab.check.loops import Loop, Pass
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
@@ -76,7 +78,7 @@ class Watch:
     """
 
     def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
-        self.script, self.rank, self.limit = script, rank, limit
+        self.script, self.rank, self.size, self.limit = script, rank, size, limit
         self.steps = 0  # of all optimizers
         self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
         self.passes = 0  # training loops that have ended
@@ -107,6 +109,7 @@ class Watch:
             set()
         )  # of those whose gradients it averages in the next backward pass
         self._decisions: dict[tuple[int, str], int] = {}
+        self._wholes: set[int] = set()  # lines
         self._branches: set[tuple[int, int, bool | None]] = set()
         self._lock = threading.RLock()
         self._started = time.monotonic()
@@ -142,10 +145,10 @@ class Watch:
         self.loader = made, sharded
 
     def evaluates(self) -> None:
-        """Note that the script evaluates the model, once for each reading of a loader."""
+        """Note that the script calls the model without gradients, once for each reading of a loader."""
         if self.loader:
             (made, sharded), self.loader = self.loader, None
-            self.note("evaluate", made=made, sharded=sharded)
+            self.note("evaluate", made=made, sharded=sharded, content=None, loops=self.loops)
 
     def waits_in(self, operation: str, line: int | None, name: str | None = None) -> None:
         """Note that a call begins in which the rank may wait for other ranks.
@@ -308,6 +311,19 @@ class Watch:
             self._branches.add(noted)
             self.note("branch", line, column=column, taken=noted[2])
         return taken
+
+    def whole(self, line: int, value: Any) -> Any:
+        """Write down what a rank takes a part of by its rank, and return it.
+
+        Args:
+            line: of the expression.
+            value: an array, a list of items, or a list with one array or list for each rank.
+        """
+        if line not in self._wholes:  # a part of each batch may be taken in each step
+            self._wholes.add(line)
+            if found := items(value, self.size):
+                self.note("whole", line, **found._asdict())
+        return value
 
     def decide(self, line: int, text: str, value: Any) -> Any:
         """Write down a value that a decision to stop depends on, and return the value.

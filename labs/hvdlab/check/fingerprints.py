@@ -2,13 +2,15 @@
 
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 LAYERS, CHANNELS = (
     4,
     64,
 )  # batch norm layers whose statistics are written down, and channels of each
 SAMPLE = 2048  # elements of an array that its hash reads
+MAX_ITEMS = 1_000_000  # of an array or list of which each item gets a hash
+PLAIN = (str, bytes, int, float)
 
 
 def number(value: Any) -> float | None:
@@ -46,6 +48,77 @@ def digest(value: Any) -> str | None:
     except (AttributeError, TypeError, ValueError, RuntimeError):  # sparse, or a column of a table
         return None
     return f"{check:08x}" if arrays else None
+
+
+class Items(NamedTuple):
+    """The hash of the items of an array or list.
+
+    Attributes:
+        count: number of items.
+        content: hash of the items in any order.
+        order: hash of the items in their order.
+    """
+
+    count: int
+    content: int
+    order: int
+
+
+def items(value: Any, parts: int) -> Items | None:
+    """Return the hashes of the items of an array or list, or of all items of a list of such parts.
+
+    Args:
+        value: an array of NumPy or PyTorch, a table of pandas, a list or tuple of numbers and texts, or a
+            list with an array or list for each rank.
+        parts: number of ranks.
+
+    Returns:
+        The hashes; None for anything else, and for fewer than two items.
+    """
+    if type(value).__name__ in ("_iLocIndexer", "_LocIndexer"):  # table.iloc
+        value = value.obj
+    if isinstance(value, list | tuple) and len(value) == parts:
+        if all(isinstance(part, list | tuple) or _is_array(part) for part in value):
+            value = [item for part in value for item in part]
+    value = getattr(value, "index", value) if hasattr(value, "iloc") else value
+    try:
+        hashes = _hashes(value)
+    except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
+        return None  # a tensor of a graph or of a GPU, for example
+    if len(hashes) < 2:
+        return None
+    order = zlib.crc32(repr(hashes).encode())
+    return Items(len(hashes), zlib.crc32(repr(sorted(hashes)).encode()), order)
+
+
+def _hashes(value: Any) -> list[int]:
+    """Return the hash of each item of an array, an index of pandas, or a list; none for anything else."""
+    if isinstance(value, list | tuple):
+        plain = len(value) <= MAX_ITEMS and all(map(_is_row, value))
+        return [zlib.crc32(repr(item).encode()) for item in value] if plain else []
+    if not _is_array(value) and not hasattr(value, "to_numpy"):
+        return []  # a file, for example, which may be larger than the memory
+    array = value.__array__()
+    if len(array) > MAX_ITEMS:
+        return []
+    if array.dtype == object:
+        return _hashes(array.tolist())
+    rows = array.reshape(len(array), -1)
+    return [zlib.crc32(row[:: _stride(row)].tobytes()) for row in rows]
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array or tensor in memory, with at least one dimension."""
+    kind = type(value).__name__ in ("ndarray", "Tensor", "EagerTensor")
+    return kind and bool(getattr(value, "shape", ()))
+
+
+def _is_row(item: Any) -> bool:
+    """Return whether an item is a number or text, or a tuple or list of them."""
+    if isinstance(item, list | tuple):
+        return all(isinstance(part, PLAIN) for part in item)
+    number = hasattr(item, "dtype") and getattr(item, "shape", None) == ()
+    return number or isinstance(item, PLAIN)
 
 
 def _arrays(value: Any) -> Iterator[Any]:

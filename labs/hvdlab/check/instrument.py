@@ -8,11 +8,13 @@
         ...                                   while __loop16__.again(step < 100):
     if args.adasum:                       if __hvdlab__.branch(18, 0, args.adasum):
         scale = hvd.local_size()              scale = hvd.local_size()
+    own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.whole(20, order)[hvd.rank()::hvd.size()]
 
 A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
 on which its variables depend. A loop that yields is left unchanged, because the loop that reads its
 items is the one that trains. The test of an `if` is written down where `source_facts` needs to know which
-branch ran. Line numbers stay the same.
+branch ran. What is sliced by the rank is written down, because each rank must slice the same data. Line numbers
+stay the same.
 """
 
 import ast
@@ -45,20 +47,27 @@ def instrument(source: str | bytes, path: str) -> ast.Module:
         SyntaxError: the source is not valid Python.
     """
     tree = ast.parse(source, path)
-    instrumented = _Instrument(dict(operands(tree)), branches(Script(tree)))
+    script = Script(tree)
+    instrumented = _Instrument(dict(operands(tree)), branches(script), shards(script))
     return ast.fix_missing_locations(instrumented.visit(tree))
 
 
 class _Instrument(ast.NodeTransformer):
-    """Wraps loops, the operands of decisions, and the tests of branches.
+    """Wraps loops, the operands of decisions, the tests of branches, and what a rank takes its shard of.
 
     Args:
         decisions: operand -> line of the decision.
         branches: the `if` statements and expressions.
+        shards: the subscripts by the rank.
     """
 
-    def __init__(self, decisions: dict[ast.expr, int], branches: set[ast.If | ast.IfExp]) -> None:
-        self.branches = branches
+    def __init__(
+        self,
+        decisions: dict[ast.expr, int],
+        branches: set[ast.If | ast.IfExp],
+        shards: set[ast.Subscript],
+    ) -> None:
+        self.branches, self.shards = branches, shards
         self.decisions = {  # with the text before any call of the watch is inserted
             node: (ast.Constant(line), ast.Constant(ast.unparse(node)))
             for node, line in decisions.items()
@@ -74,6 +83,9 @@ class _Instrument(ast.NodeTransformer):
         if node in self.branches:
             place = ast.Constant(node.lineno), ast.Constant(node.col_offset)
             node.test = ast.copy_location(_call("branch", *place, node.test), node.test)
+        if node in self.shards:
+            whole = _call("whole", ast.Constant(node.lineno), node.value)
+            node.value = ast.copy_location(whole, node.value)
         if node in self.decisions:
             new = _call("decide", *self.decisions[node], node)
         elif isinstance(node, ast.For) and not _yields(node):
@@ -83,6 +95,22 @@ class _Instrument(ast.NodeTransformer):
             node.test = _call("again", node.test, owner=name)
             new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
+
+
+def shards(script: Script) -> set[ast.Subscript]:
+    """Return the expressions that take a part of something by the rank: `order[rank::size]`, `parts[rank]`.
+
+    Args:
+        script: the script.
+    """
+    guards = Guards(script)
+    return {
+        node
+        for node in script.nodes
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Load)
+        and guards.asks(node.slice)
+    }
 
 
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:

@@ -265,13 +265,19 @@ class Run:
     def evaluations(self) -> Iterator[tuple[dict, str]]:
         """Yield (event "evaluate", what came first after it) of the first rank.
 
-        What came first is "collective", "step" or "end".
+        What came first is "collective", "step" or "end". A call without gradients in the round of a loop that
+        also makes a step, such as that of the teacher in a distillation, is no evaluation.
         """
         events = self.events[self.ranks[0]]
         for place, event in enumerate(events):
             if event["kind"] == "evaluate":
-                later = (one["kind"] for one in events[place:])
-                yield event, next((k for k in later if k in ("collective", "step", "end")), "")
+                ends = (
+                    one for one in events[place:] if one["kind"] in ("collective", "step", "end")
+                )
+                first = next(ends, {"kind": ""})
+                trains = first["kind"] == "step" and event["loops"]
+                if not (trains and event["loops"][-1] in first["loops"]):
+                    yield event, first["kind"]
 
     # --- loops, collectives, decisions, files ---------------------------------------------------------
 

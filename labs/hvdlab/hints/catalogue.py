@@ -393,7 +393,8 @@ MISTAKES = (
         "different-splits",
         "Each rank splits the data differently",
         "Use the same seed on all ranks: random_split(data, lengths, "
-        "generator=torch.Generator().manual_seed(1)), or train_test_split(data, random_state=1).",
+        "generator=torch.Generator().manual_seed(1)), train_test_split(data, random_state=1), or "
+        "np.random.default_rng(1).permutation(n).",
     ),
     Mistake(
         "metric-of-one-rank",

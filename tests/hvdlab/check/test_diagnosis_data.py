@@ -98,7 +98,16 @@ def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wan
     events = run()
     step = {name: value for name, value in events[0][-4].items() if name not in ("at", "steps")}
     for rank in events:
-        plus(events, rank, kind="evaluate", line=8, made=3, sharded=sharded)
+        plus(
+            events,
+            rank,
+            kind="evaluate",
+            line=8,
+            made=3,
+            sharded=sharded,
+            content=None,
+            loops=[[2, 1]],
+        )
         for kind in after:
             own = (
                 step | {"batch": f"{rank}"}
@@ -110,5 +119,47 @@ def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wan
 
 
 def test_rank_0_may_evaluate_alone(facts):
-    events = plus(run(), 0, kind="evaluate", line=8, made=3, sharded=True)
+    events = plus(run(), 0, kind="evaluate", line=8, made=3, sharded=True, content=None, loops=[])
     assert named(events, facts()) == []
+
+
+@pytest.mark.parametrize(
+    "contents, wanted",
+    [([1, 2], [("metric-of-one-rank", 8)]), ([1, 1], []), ([1, None], [])],
+)
+def test_images_that_only_one_rank_evaluates_are_a_shard(contents, wanted, facts):
+    events = run()
+    for rank, content in enumerate(contents):
+        plus(
+            events,
+            rank,
+            kind="evaluate",
+            line=8,
+            made=None,
+            sharded=False,
+            content=content,
+            loops=[],
+        )
+    assert named(events, facts()) == wanted
+
+
+def test_a_call_without_gradients_in_a_round_that_trains_is_no_evaluation(facts):
+    events = run()
+    for rank in events:  # a distillation: the teacher reads the same batch of the shard
+        step = next(i for i, event in enumerate(events[rank]) if event["kind"] == "step")
+        loops = events[rank][step]["loops"] or [[6, 1]]
+        events[rank][step]["loops"] = loops
+        call = {"kind": "evaluate", "at": 0, "steps": 0, "line": 7, "made": 3, "sharded": True}
+        events[rank].insert(step, call | {"content": None, "loops": loops})
+    assert named(events, facts()) == []
+
+
+@pytest.mark.parametrize(
+    "orders, contents, wanted",
+    [([1, 2], [5, 5], [("different-splits", 4)]), ([1, 1], [5, 5], []), ([1, 2], [5, 6], [])],
+)
+def test_the_ranks_take_slices_of_one_order(orders, contents, wanted, facts):
+    events = run()
+    for rank, order in enumerate(orders):
+        plus(events, rank, kind="whole", line=4, count=9, content=contents[rank], order=order)
+    assert named(events, facts()) == wanted

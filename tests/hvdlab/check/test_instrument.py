@@ -26,6 +26,8 @@ if best:
     size = 1
 else:
     size = hvd.size
+rank = hvd.rank()
+own = out[rank::2]
 """
 
     class Watch:
@@ -51,11 +53,16 @@ else:
             self.seen.append((line, text))
             return value
 
-    hvd = types.SimpleNamespace(size=2)
+        def whole(self, line, value):
+            self.seen.append(("whole", line))
+            return value
+
+    hvd = types.SimpleNamespace(size=2, rank=lambda: 1)
     plain, watched = {"hvd": hvd}, {instrument.WATCH: Watch(), "hvd": hvd}
     _run(compile(source, "script", "exec"), plain)
     _run(compile(instrument.instrument(source, "script"), "script", "exec"), watched)
     assert watched["out"] == plain["out"] and watched["size"] == plain["size"]
+    assert watched["own"] == plain["own"] and ("whole", 17) in Watch.seen
     assert ("each", 2) in Watch.seen and ("rounds", 10) in Watch.seen
     assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
     assert ("branch", 12, 0) in Watch.seen

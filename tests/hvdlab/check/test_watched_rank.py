@@ -13,9 +13,10 @@ import pytest
 
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import digest
+from hvdlab.check.fingerprints import digest, items
 from hvdlab.check.hooks import sklearn
 from hvdlab.check.hooks.horovod import _broadcast, _wrapper
+from hvdlab.check.hooks.keras import _of_shard
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.torch import _norms
 from hvdlab.check.watched_rank import _lines, files_and_locks
@@ -355,3 +356,40 @@ def test_a_split_of_scikit_learn_is_noted_with_what_it_divides(tmp_path):
     of, order = [e["of"] for e in events], [e["order"] for e in events]
     assert of[0] == of[1] and order[0] != order[1]
     assert len({*of[1:4]}) == 3 and of[4] is order[4] is None
+
+
+def test_items_are_equal_in_any_order_and_differ_in_another_one():
+    import torch
+
+    order = np.array([3, 1, 2, 0])
+    rows = np.arange(4)[:, None] * np.ones(5000)
+    names = ["a.png", "b.png", "c.png", "d.png"]
+    table = pd.DataFrame({"x": range(4)})
+    for value, shuffled in [
+        (np.arange(4), order),
+        (torch.arange(4), torch.from_numpy(order)),
+        (rows, rows[order]),
+        (names, [names[i] for i in order]),
+        (np.array(names, object), np.array(names, object)[order]),
+        ([(name, 1) for name in names], [(names[i], 1) for i in order]),
+        (table, table.iloc[order]),
+        (table.iloc, table.iloc[order].iloc),
+        ([np.arange(2), np.arange(2, 4)], [order[:2], order[2:]]),
+    ]:
+        one, other = items(value, parts=2), items(shuffled, parts=2)
+        assert one == items(value, parts=2)
+        assert one.count == other.count == 4 and one.content == other.content
+        assert one.order != other.order
+    assert items(rows, 2).content != items(rows + 1, 2).content
+    for value in ["text", {"a": 1}, 3, None, [object(), object()], [1], torch.nn.Linear(1, 1)]:
+        assert items(value, parts=2) is None
+
+
+def test_keras_evaluates_a_shard_or_all_images(tmp_path):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.range(8)
+    assert _of_shard(data.shard(2, 1).batch(2).prefetch(1))
+    assert not _of_shard(data.batch(2))
+    assert not _of_shard(data.shard(1, 0).batch(2))
+    assert not _of_shard(np.zeros(3))

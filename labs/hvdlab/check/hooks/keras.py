@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import SAMPLE, number
+from hvdlab.check.fingerprints import SAMPLE, items, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
@@ -25,6 +25,7 @@ def watch(keras: ModuleType, watch: Watch) -> None:
     optimizers(keras, watch)
     batches(keras, watch)
     keras_fit.fitting(keras, watch)
+    evaluations(keras, watch)
     deciding(keras, watch)
     files(keras, watch)
 
@@ -187,6 +188,43 @@ def _compiled(tf: ModuleType) -> bool:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def evaluations(keras: ModuleType, watch: Watch) -> None:
+    """Write down the calls of `evaluate`, and whether they read the shard of one rank.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
+    evaluate = keras.Model.evaluate
+    signature = inspect.signature(evaluate)
+
+    @functools.wraps(evaluate)
+    def noting_evaluate(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = evaluate(self, *arguments, **options)
+        if not watch.fitting and watch.line():
+            data = signature.bind(self, *arguments, **options).arguments.get("x")
+            known = items(data, parts=1)
+            watch.note(
+                "evaluate",
+                made=None,
+                sharded=_of_shard(data),
+                content=known.content if known else None,
+                loops=watch.loops,
+            )
+        return result
+
+    keras.Model.evaluate = noting_evaluate
+
+
+def _of_shard(data: Any) -> bool:
+    """Return whether a data set of tf.data, or one that it is made of, is a shard of several."""
+    while data is not None:
+        if "ShardDataset" in type(data).__name__:
+            return (number(data._num_shards) or 0) > 1
+        data = getattr(data, "_input_dataset", None)
+    return False
 
 
 def deciding(keras: ModuleType, watch: Watch) -> None:

@@ -76,6 +76,27 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
+def slices(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about ranks that take their shards of the same items in different orders.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if run.split():
+        return
+    for events in zip(*(run.of(rank, "whole") for rank in run.ranks), strict=False):
+        same = {(event["line"], event["count"], event["content"]) for event in events}
+        if len(same) == 1 and len({event["order"] for event in events}) > 1:
+            yield finding(
+                "different-splits",
+                events[0]["line"],
+                f"Each rank takes its part of the same {events[0]['count']} items, but in another order. So "
+                "several ranks read some of the items, and no rank reads others.",
+            )
+            return
+
+
 def shards(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about ranks that all take the same shard of a data set.
 
@@ -126,19 +147,30 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if run.split() or run.crash() or facts.other:
         return
-    for rank in run.ranks:
-        if not any(event["sharded"] for event in run.of(rank, "evaluate")):
-            return
+    sharded = [_evaluated_shards(run, rank) for rank in run.ranks]
     for event, after in run.evaluations():
         until = "next step" if after == "step" else "end of the script"
-        if event["sharded"] and after != "collective":
+        if all(event["line"] in lines for lines in sharded) and after != "collective":
+            loader = f" (the loader of line {event['made']})" if event["made"] else ""
             yield finding(
                 "metric-of-one-rank",
                 event["line"],
-                f"Each rank evaluates its own shard here (the loader of line {event['made']}), and no "
-                f"collective combines the results of the {len(run.ranks)} ranks before the {until}.",
+                f"Each rank evaluates its own shard here{loader}, and no collective combines the results of "
+                f"the {len(run.ranks)} ranks before the {until}.",
             )
             return
 
 
-RULES = batches, orders, splits, shards, samplers, evaluation
+def _evaluated_shards(run: Run, rank: int) -> set[int]:
+    """Return the lines in which a rank evaluates a shard: data that another rank does not evaluate."""
+    lines = {event["line"] for event in run.of(rank, "evaluate") if event["sharded"]}
+    by_rank = [run.of(other, "evaluate") for other in run.ranks]
+    for events in zip(*by_rank, strict=False):
+        same = len({event["line"] for event in events}) == 1
+        contents = {event["content"] for event in events}
+        if same and None not in contents and len(contents) > 1:
+            lines.add(events[0]["line"])
+    return lines
+
+
+RULES = batches, orders, splits, slices, shards, samplers, evaluation
