@@ -16,10 +16,11 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
     shard                              of a data set, that this rank takes: its index, and how many there are
-    whole                              what a rank takes a part of by its rank: hashes of its items, and of their order
+    whole                              what a rank takes a part of by its rank: hashes of its items in any
+                                       order, and in their order
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
-    evaluate                           of the model: the line of the loader, whether it reads a shard, and a hash
-                                       of the data, where they are known
+    evaluate                           of the model: the line of the loader, whether it reads a shard, and a
+                                       hash of the data, where they are known
     branch                             the test of an `if` outside all loops, and its result
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the loop that is running

@@ -13,8 +13,8 @@
 A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
 on which its variables depend. A loop that yields is left unchanged, because the loop that reads its
 items is the one that trains. The test of an `if` is written down where `source_facts` needs to know which
-branch ran. What is sliced by the rank is written down, because each rank must slice the same data. Line numbers
-stay the same.
+branch ran. What is sliced by the rank is written down, because each rank must slice the same data. Line
+numbers stay the same.
 """
 
 import ast

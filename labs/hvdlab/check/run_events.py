@@ -265,12 +265,13 @@ class Run:
     def evaluations(self) -> Iterator[tuple[dict, str]]:
         """Yield (event "evaluate", what came first after it) of the first rank.
 
-        What came first is "collective", "step" or "end". A call without gradients in the round of a loop that
-        also makes a step, such as that of the teacher in a distillation, is no evaluation.
+        What came first is "collective", "step" or "end". A call without gradients before the first step may
+        build the model. One in the round of a loop that also makes a step, such as that of the teacher in a
+        distillation, is no evaluation either.
         """
         events = self.events[self.ranks[0]]
         for place, event in enumerate(events):
-            if event["kind"] == "evaluate":
+            if event["kind"] == "evaluate" and event["steps"]:
                 ends = (
                     one for one in events[place:] if one["kind"] in ("collective", "step", "end")
                 )

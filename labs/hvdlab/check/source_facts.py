@@ -81,7 +81,8 @@ class Facts(NamedTuple):
         old_argument: passes OLD_ARGUMENT to compile, which Keras 3 does not accept.
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
         discarded: discards the result of a collective, and uses the argument later.
-        own_schedule: steps a learning rate schedule, on some ranks only.
+        own_schedule: steps a learning rate schedule, or creates a callback for one, on some ranks only.
+        own_stopper: whether that callback is EarlyStopping.
     """
 
     horovod: int | None
@@ -109,6 +110,7 @@ class Facts(NamedTuple):
     uncalled: int | None
     discarded: int | None
     own_schedule: int | None
+    own_stopper: bool
 
     def wrapped_at(self, event: dict) -> int | None:
         """Return the line of an event "wrap". In a graph of TensorFlow the event has that of the caller.
@@ -137,6 +139,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
     taken = Script(_Taken(ran).visit(ast.parse(source))) if ran else script
     joins = (script.names[call] for call in script.named("join"))
     pin, pin_line = _pin(script)
+    own = own_schedule(script, guards)
     return Facts(
         horovod=next((line for name, line in script.imports.items() if "horovod" in name), None),
         other=next(filter(script.imported, (*OTHERS, *SHARDING)), None),
@@ -162,7 +165,8 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         old_argument=old_argument(script),
         uncalled=getattr(uncalled(script), "lineno", None),
         discarded=getattr(discarded(script), "lineno", None),
-        own_schedule=getattr(own_schedule(script, guards), "lineno", None),
+        own_schedule=getattr(own, "lineno", None),
+        own_stopper=own is not None and last_name(own) == "EarlyStopping",
     )
 
 

@@ -37,7 +37,7 @@ WATCHED = {
     "torch.distributed": torch_distributed.watch,
     "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
     "tensorflow.python.eager.polymorphic_function.concrete_function": tensorflow.graphs,
-    "tensorflow.python.data.ops.dataset_ops": tensorflow.shards,
+    "tensorflow.python.data.ops.dataset_ops": tensorflow.data,
     "sklearn.model_selection": sklearn.watch,
     "keras": keras.watch,
     "tf_keras": keras.watch,

@@ -1,4 +1,4 @@
-"""Calls of Horovod and of schedulers that a script makes without effect, or on some ranks only."""
+"""Calls of Horovod, schedules and callbacks that a script makes without effect, or on some ranks only."""
 
 import ast
 
@@ -8,6 +8,12 @@ from hvdlab.script_analysis.script import HOROVOD, Script
 PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
 RESULTS = ("allreduce", "allgather", "broadcast", "grouped_allreduce")  # they change no argument
+
+
+CALLBACKS = (  # of Keras, that all ranks need
+    "EarlyStopping", "ReduceLROnPlateau", "LearningRateScheduler", "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+)  # fmt: skip
 
 
 def uncalled(script: Script) -> ast.Attribute | None:
@@ -58,7 +64,7 @@ def discarded(script: Script) -> ast.Call | None:
 
 
 def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
-    """Return the first step of a learning rate schedule that only some ranks make, or None.
+    """Return the first step of a schedule, or callback of CALLBACKS, that only some ranks have, or None.
 
     Args:
         script: the script.
@@ -77,4 +83,7 @@ def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
         values = [value for variable, value in script.bound if variable == script.variable(owner)]
         if any("lr_scheduler" in script.name(v) for v in values if isinstance(v, ast.Call)):
             return call
-    return None
+    callbacks = script.named(*CALLBACKS)
+    in_each_branch = guards.everywhere(callbacks)
+    own = (call for call in callbacks if guards.test(call) and call not in in_each_branch)
+    return next(own, None)

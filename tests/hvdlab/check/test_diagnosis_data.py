@@ -102,6 +102,7 @@ def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wan
             events,
             rank,
             kind="evaluate",
+            steps=5,
             line=8,
             made=3,
             sharded=sharded,
@@ -119,7 +120,9 @@ def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wan
 
 
 def test_rank_0_may_evaluate_alone(facts):
-    events = plus(run(), 0, kind="evaluate", line=8, made=3, sharded=True, content=None, loops=[])
+    events = plus(
+        run(), 0, kind="evaluate", steps=5, line=8, made=3, sharded=True, content=None, loops=[]
+    )
     assert named(events, facts()) == []
 
 
@@ -134,6 +137,7 @@ def test_images_that_only_one_rank_evaluates_are_a_shard(contents, wanted, facts
             events,
             rank,
             kind="evaluate",
+            steps=5,
             line=8,
             made=None,
             sharded=False,
@@ -149,7 +153,7 @@ def test_a_call_without_gradients_in_a_round_that_trains_is_no_evaluation(facts)
         step = next(i for i, event in enumerate(events[rank]) if event["kind"] == "step")
         loops = events[rank][step]["loops"] or [[6, 1]]
         events[rank][step]["loops"] = loops
-        call = {"kind": "evaluate", "at": 0, "steps": 0, "line": 7, "made": 3, "sharded": True}
+        call = {"kind": "evaluate", "at": 0, "steps": 4, "line": 7, "made": 3, "sharded": True}
         events[rank].insert(step, call | {"content": None, "loops": loops})
     assert named(events, facts()) == []
 

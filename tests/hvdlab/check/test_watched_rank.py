@@ -16,8 +16,8 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest, items
 from hvdlab.check.hooks import sklearn
 from hvdlab.check.hooks.horovod import _broadcast, _wrapper
-from hvdlab.check.hooks.keras import _of_shard
 from hvdlab.check.hooks.keras_fit import _steps
+from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.hooks.torch import _norms
 from hvdlab.check.watched_rank import _lines, files_and_locks
 
@@ -290,11 +290,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from hvdlab.check.hooks import keras as hooks
+from tensorflow.python.data.ops import dataset_ops
+from hvdlab.check.hooks import keras as hooks, tensorflow
 from hvdlab.check.event_log import Watch
 
 watch = Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8)
 hooks.watch(keras, watch)
+tensorflow.data(dataset_ops, watch)
 
 one, other = keras.Variable([3.0, 4.0]), keras.Variable([12.0])
 grads = [tf.zeros(2), tf.zeros(1)]
@@ -312,6 +314,20 @@ def batches():
 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(batches(), verbose=0, callbacks=keras.callbacks.TerminateOnNaN())
+
+images, labels = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+data = tf.data.Dataset.from_tensor_slices((images, labels))
+test = tf.function(lambda x: model(x, training=False))
+for x, y in data.shard(2, 0).batch(4):
+    with tf.GradientTape() as tape:  # this round trains
+        loss = tf.reduce_sum(model(x))
+for x, y in data.shard(2, 1).batch(2):
+    test(x)
+for x, y in data.batch(2):
+    test(x)
+model.evaluate(images, labels, verbose=0)
+model.evaluate(images[:4], labels[:4], verbose=0)
+model.evaluate(data.shard(2, 0).batch(2), verbose=0)
 """
 
 
@@ -332,6 +348,10 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     assert len(steps) == 5 + 5
     first, again, second, third, last = [step["batch"] for step in steps[5:]]
     assert first == again != second != third == last
+    tested = [event for event in events if event["kind"] == "evaluate"]
+    assert [event["sharded"] for event in tested] == [True, False, False, False, True]
+    contents = [event["content"] for event in tested]
+    assert contents[2] != contents[3] and [contents[i] for i in (0, 1, 4)] == [None] * 3
     # A generator does not say its length: it came to its end before it was cut.
     (ended,) = [event for event in events if event["kind"] == "pass"]
     assert (ended["iterations"], ended["left"]) == (5, "at its end")
@@ -389,7 +409,7 @@ def test_keras_evaluates_a_shard_or_all_images(tmp_path):
     import tensorflow as tf
 
     data = tf.data.Dataset.range(8)
-    assert _of_shard(data.shard(2, 1).batch(2).prefetch(1))
-    assert not _of_shard(data.batch(2))
-    assert not _of_shard(data.shard(1, 0).batch(2))
-    assert not _of_shard(np.zeros(3))
+    assert of_shard(data.shard(2, 1).batch(2).prefetch(1))
+    assert not of_shard(data.batch(2))
+    assert not of_shard(data.shard(1, 0).batch(2))
+    assert not of_shard(np.zeros(3))

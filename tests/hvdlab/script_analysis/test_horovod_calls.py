@@ -51,8 +51,11 @@ def test_a_collective_whose_result_is_discarded(text, found):
         ("    if hvd.rank() == 0: s.step()\n    else: s.step()", None),
         ("    if hvd.rank() == 0: s.step()\n    hvd.broadcast_optimizer_state(o, 0)", None),
         ("    if hvd.rank() == 0: profiler.step()", None),
+        ("    pass\nif hvd.rank() == 0: own = [ReduceLROnPlateau()]", 6),
+        ("    pass\nown = [ReduceLROnPlateau(verbose=hvd.rank() == 0)]", None),
+        ("    pass\nif hvd.rank() == 0: a = EarlyStopping()\nelse: a = EarlyStopping()", None),
     ],
 )
-def test_a_schedule_that_only_some_ranks_step(text, found):
+def test_a_schedule_that_only_some_ranks_use(text, found):
     script = Script(f"{IMPORTS}{SCHEDULE}{text}".encode())
     assert line(own_schedule(script, Guards(script))) == found

@@ -13,6 +13,7 @@ from hvdlab.check.fingerprints import SAMPLE, items, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
+from hvdlab.check.hooks.tensorflow import of_shard
 
 
 def watch(keras: ModuleType, watch: Watch) -> None:
@@ -191,7 +192,7 @@ def _compiled(tf: ModuleType) -> bool:
 
 
 def evaluations(keras: ModuleType, watch: Watch) -> None:
-    """Write down the calls of `evaluate`, and whether they read the shard of one rank.
+    """Write down the calls of `evaluate`, and calls of a model outside a tape, and whether they read a shard.
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
@@ -203,28 +204,35 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
     @functools.wraps(evaluate)
     def noting_evaluate(self: Any, *arguments: Any, **options: Any) -> Any:
         result = evaluate(self, *arguments, **options)
+        watch.loader = None
         if not watch.fitting and watch.line():
             data = signature.bind(self, *arguments, **options).arguments.get("x")
             known = items(data, parts=1)
             watch.note(
                 "evaluate",
                 made=None,
-                sharded=_of_shard(data),
+                sharded=of_shard(data),
                 content=known.content if known else None,
                 loops=watch.loops,
             )
         return result
 
     keras.Model.evaluate = noting_evaluate
+    call = keras.Model.__call__
+
+    @functools.wraps(call)
+    def noting_call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if watch.loader and not watch.fitting and _no_tape():
+            watch.evaluates()
+        return call(self, *arguments, **options)
+
+    keras.Model.__call__ = noting_call
 
 
-def _of_shard(data: Any) -> bool:
-    """Return whether a data set of tf.data, or one that it is made of, is a shard of several."""
-    while data is not None:
-        if "ShardDataset" in type(data).__name__:
-            return (number(data._num_shards) or 0) > 1
-        data = getattr(data, "_input_dataset", None)
-    return False
+def _no_tape() -> bool:
+    """Return whether TensorFlow records no gradients now."""
+    record = sys.modules.get("tensorflow.python.eager.record")
+    return record is not None and not record.could_possibly_record()
 
 
 def deciding(keras: ModuleType, watch: Watch) -> None:

@@ -36,8 +36,8 @@ def graphs(module: ModuleType, watch: Watch) -> None:
     function._call_flat = noting_call_flat
 
 
-def shards(module: ModuleType, watch: Watch) -> None:
-    """Write down which shard of a data set a rank takes.
+def data(module: ModuleType, watch: Watch) -> None:
+    """Write down which shard of a data set a rank takes, and note when the script begins to read it.
 
     Args:
         module: tensorflow.python.data.ops.dataset_ops.
@@ -53,4 +53,25 @@ def shards(module: ModuleType, watch: Watch) -> None:
             watch.note("shard", count=number(num_shards), index=number(index))
         return shard(self, num_shards, index, *arguments, **options)
 
-    module.DatasetV2.shard = noting_shard
+    iterate = module.DatasetV2.__iter__
+
+    @functools.wraps(iterate)
+    def noting_iterate(self: Any) -> Any:
+        if watch.line() and not watch.fitting:
+            watch.reads(watch.line(), of_shard(self))
+        return iterate(self)
+
+    module.DatasetV2.shard, module.DatasetV2.__iter__ = noting_shard, noting_iterate
+
+
+def of_shard(data: Any) -> bool:
+    """Return whether a data set of tf.data, or one that it is made of, is a shard of several.
+
+    Args:
+        data: the data set, or anything else.
+    """
+    while data is not None:
+        if "ShardDataset" in type(data).__name__:
+            return (number(data._num_shards) or 0) > 1
+        data = getattr(data, "_input_dataset", None)
+    return False
