@@ -32,8 +32,9 @@ class Deadlock:
     """A context that ends the ranks of a run when they wait for each other for ever.
 
     The ranks are in a deadlock if every rank has ended or waits in a collective, the ranks do not all wait
-    in the same collective (kind, name of the tensor, steps so far, collectives in the graphs so far), and
-    this lasts for PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest step of the run (in seconds).
+    in the same collective (kind, name of the tensor, steps so far, collectives in the graphs so far, loops
+    around it), and this lasts for PATIENCE_SECONDS and for PATIENCE_SECONDS times the longest step of the
+    run (in seconds).
 
     Args:
         folder: where the ranks write their events. A file `stop` in it ends them.
@@ -83,7 +84,8 @@ class Deadlock:
         if last["kind"] == "end":
             return ("end",)
         traced = sum(event["kind"] == "traced" for event in events)
-        return last["op"], last["name"], last["steps"], traced
+        loops = tuple(line for line, _ in last["loops"])
+        return last["op"], last["name"], last["steps"], traced, loops
 
 
 def _longest_step(events: dict[int, list[dict]]) -> float:

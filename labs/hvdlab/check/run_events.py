@@ -341,6 +341,33 @@ class Run:
                     if waits or (left == "at its end" and others > own):
                         yield Departure(line, rank, own, other, others, at if waits else None)
 
+    def own_loops(self) -> Iterator[tuple[int, dict[int, int], dict[int, int]]]:
+        """Yield the rounds of a loop in which the ranks made unequal numbers of steps, each in its own loop.
+
+        Yields:
+            Line of the loop that all ranks share, rank -> line of its own loop, rank -> steps in one round.
+        """
+        rounds: dict[
+            tuple[int, int], dict[int, list]
+        ] = {}  # (line, iteration) -> rank -> own loops
+        for rank in self.ranks:
+            for event in self.of(rank, "step"):
+                for outer, inner in itertools.pairwise(event["loops"]):
+                    rounds.setdefault((*outer,), {}).setdefault(rank, []).append(inner[0])
+        for (line, _), own in rounds.items():
+            steps = {rank: len(lines) for rank, lines in own.items()}
+            each = {rank: lines[-1] for rank, lines in own.items()}
+            ended = all(
+                any(
+                    event["line"] == each[rank] and event["left"] == "at its end"
+                    for event in passes
+                )
+                for rank in own
+                for passes in [self.of(rank, "pass")]
+            )
+            if len(own) == len(self.ranks) and ended and len(set(steps.values())) > 1:
+                yield line, each, steps
+
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
         """Return the values on which the decisions in training loops depended, where all ranks have some.
 

@@ -17,13 +17,15 @@ from hvdlab.check.deadlock import Deadlock
         (("hvd.allreduce", "loss"), ("hvd.allreduce", "loss"), False),
         (("a graph", None, 3), ("a graph", None, 4), True),  # with 3 and 4 collectives
         (("a graph", None, 3), ("a graph", None, 3), False),
+        (("a step", None), ("a step", None), True),  # each rank has a loop of its own
     ],
 )
 def test_what_two_ranks_wait_in(one, other, found, tmp_path, monkeypatch):
     monkeypatch.setattr(deadlock, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(deadlock, "POLL_SECONDS", 0.01)
     for rank, (op, name, *traced) in enumerate((one, other)):
-        event = {"kind": "waiting", "at": 1, "steps": 0, "op": op, "name": name}
+        loops = [[5, 1], [6 + rank if op == "a step" else 6, 2]]
+        event = {"kind": "waiting", "at": 1, "steps": 0, "op": op, "name": name, "loops": loops}
         events = [{"kind": "traced", "at": 0, "steps": 0}] * sum(traced) + [event]
         (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     with Deadlock(tmp_path, 2) as guard:

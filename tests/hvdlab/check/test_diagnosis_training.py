@@ -237,6 +237,33 @@ def test_a_rank_that_breaks_out_of_a_loop_is_named_where_it_leaves(facts):
     assert [one for one, _ in named(broken, facts())] == ["collective-on-some-ranks"]
 
 
+@pytest.mark.parametrize(
+    "steps, left, waits, wanted",
+    [
+        ((4, 5), "at its end", True, [("unequal-steps", 16)]),
+        ((5, 4), "at its end", True, [("unequal-steps", 6)]),
+        ((5, 5), "at its end", True, []),
+        ((4, 5), "cut", True, []),  # the check ended the loops
+        ((4, 5), "at its end", False, []),  # the ranks may train independently
+    ],
+)
+def test_ranks_with_loops_of_their_own_need_equal_numbers_of_steps(
+    steps, left, waits, wanted, facts
+):
+    events = {}
+    for rank, own in enumerate(steps):
+        events[rank] = run(own)[rank]
+        line = 6 + 10 * rank
+        for step, event in enumerate(e for e in events[rank] if e["kind"] == "step"):
+            event["loops"] = [[5, 1], [line, step + 1]]
+        next(e for e in events[rank] if e["kind"] == "loop")["line"] = line
+        next(e for e in events[rank] if e["kind"] == "pass").update(line=line, left=left)
+        if waits:
+            wait = {"op": "graph", "name": "step 1", "loops": [[5, 2], [line, 1]]}
+            events[rank][-1] = {"kind": "waiting", "at": 99, "steps": own, "line": 9, **wait}
+    assert named(events, facts()) == wanted
+
+
 def test_a_loop_that_does_not_train_may_end_by_an_own_number(facts):
     events = run()
     for rank in events:

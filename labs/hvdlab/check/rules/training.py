@@ -204,6 +204,14 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
             seen += " If a test decides about it, it needs a value that is equal on all ranks."
         yield finding("unequal-steps", left.at or left.loop, seen)
         return
+    if run.waiting():
+        for line, own, steps in run.own_loops():
+            counts = ", ".join(
+                f"{n} on rank {rank} (line {own[rank]})" for rank, n in steps.items()
+            )
+            seen = f"In one round of the loop of line {line} the numbers of steps differ: {counts}."
+            yield finding("unequal-steps", own[max(steps, key=steps.get)], seen + run.waiting())
+            return
 
 
 def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
