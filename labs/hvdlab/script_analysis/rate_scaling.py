@@ -84,7 +84,7 @@ def rates(script: Script) -> Rates:
                 lines[node.lineno] = values[0].lineno if values else node.lineno
                 given += [] if values else [(0.0, node.lineno)]  # the default of the optimizer
             if name in REPLACING and not any(tests_around(script, node)):
-                own = [v for v in values if not any(map(_is_rate_in_use, ast.walk(v)))]
+                own = [v for v in values if not any(map(_is_of_optimizer, ast.walk(v)))]
                 replaced += [(reader.power(value), value.lineno) for value in own]
             if name.endswith("LambdaLR"):
                 known = [value for value in node.args[1:2] if not reader.is_foreign(value)]
@@ -186,6 +186,11 @@ def _is_rate_in_use(target: ast.AST) -> bool:
     if isinstance(target, ast.Subscript):
         return isinstance(target.slice, ast.Constant) and target.slice.value in RATES
     return isinstance(target, ast.Attribute) and target.attr in RATES
+
+
+def _is_of_optimizer(target: ast.AST) -> bool:
+    """Return whether a target is the rate of an optimizer, and no argument such as `args.lr`."""
+    return _is_rate_in_use(target) and not _is_of_arguments(target)
 
 
 def _is_of_arguments(target: ast.AST) -> bool:

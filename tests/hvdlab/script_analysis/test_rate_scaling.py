@@ -42,6 +42,7 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: min(1, t / 100) / hvd.size())", 1),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: hvd.size() * t)", 2),
         ("0.1 * hvd.size()", "OneCycleLR(o, max_lr=0.1)", 0),  # it replaces the rate
+        ("0.1 * hvd.size()", "OneCycleLR(o, max_lr=args.max_lr)", 0),
         ("0.1 * hvd.size()", "OneCycleLR(o, 0.1 * hvd.size())", 1),
         ("0.1 * hvd.size()", "CyclicLR(o, 0.01, 0.1)", 0),
         ("0.1 * hvd.size()", "if args.cycle: OneCycleLR(o, max_lr=0.1)", 1),
