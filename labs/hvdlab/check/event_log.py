@@ -11,13 +11,16 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     traced                             a collective that becomes a part of a graph of TensorFlow: the name of
                                        the traced function, and the number of the graph among its graphs
     optimizer                          created
-    fit, fitted                        its call, with the batches of an epoch; its end, early or not
+    fit, fitted                        its call, with the batches of an epoch and a hash of the data; its end,
+                                       early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
     shard                              of a data set, that this rank takes: its index, and how many there are
     whole                              what a rank takes a part of by its rank: hashes of its items in any
                                        order, and in their order
+    reads                              of a loader that begins: samples and batches of an epoch, and a hash of
+                                       the data
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
     evaluate                           of the model: the line of the loader, whether it reads a shard, and a
                                        hash of the data, where they are known

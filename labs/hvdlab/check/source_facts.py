@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hvdlab.script_analysis.ast_helpers import identifier, identifiers, keyword, last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
-from hvdlab.script_analysis.horovod_calls import discarded, own_schedule, uncalled
+from hvdlab.script_analysis.horovod_calls import discarded, fewer_rounds, own_schedule, uncalled
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
@@ -83,6 +83,7 @@ class Facts(NamedTuple):
         discarded: discards the result of a collective, and uses the argument later.
         own_schedule: steps a learning rate schedule, or creates a callback for one, on some ranks only.
         own_stopper: whether that callback is EarlyStopping.
+        fewer_rounds: whether it divides a number of epochs, steps or batches by the number of ranks.
     """
 
     horovod: int | None
@@ -111,6 +112,7 @@ class Facts(NamedTuple):
     discarded: int | None
     own_schedule: int | None
     own_stopper: bool
+    fewer_rounds: bool
 
     def wrapped_at(self, event: dict) -> int | None:
         """Return the line of an event "wrap". In a graph of TensorFlow the event has that of the caller.
@@ -167,6 +169,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         discarded=getattr(discarded(script), "lineno", None),
         own_schedule=getattr(own, "lineno", None),
         own_stopper=own is not None and last_name(own) == "EarlyStopping",
+        fewer_rounds=fewer_rounds(script),
     )
 
 

@@ -202,13 +202,13 @@ MISTAKES = (
     ),
     Mistake(
         "identical-batches",
-        "Several ranks read the same batches",
+        "Several ranks read the same data",
         "Give each rank its own shard of the data: Batches(..., rank=hvd.rank(), size=hvd.size()), "
-        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()). Where each rank reads all data, "
-        "shuffle with another seed on each rank: seed + hvd.rank().",
+        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()). Or let each rank read all data in "
+        "another order (seed + hvd.rank()), and make steps // hvd.size() steps per epoch.",
         "Give each rank its own shard of the data: dataset.shard(hvd.size(), hvd.rank()) before it is "
-        "shuffled, or Batches(..., rank=hvd.rank(), size=hvd.size()). Where each rank reads all data, "
-        "shuffle with another seed on each rank: seed + hvd.rank().",
+        "shuffled, or Batches(..., rank=hvd.rank(), size=hvd.size()). Or let each rank read all data in "
+        "another order (seed + hvd.rank()), and make steps // hvd.size() steps per epoch.",
         fix_in_ddp="Give each rank its own shard of the data: DataLoader(data, batch_size, "
         "sampler=DistributedSampler(data)), and sampler.set_epoch(epoch) at the start of each epoch.",
     ),

@@ -1,12 +1,14 @@
-"""Calls of Horovod, schedules and callbacks that a script makes without effect, or on some ranks only."""
+"""Calls of Horovod that have no effect, schedules of some ranks only, and rounds divided by the ranks."""
 
 import ast
+import re
 
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import HOROVOD, Script
 
 PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
+ROUNDS = re.compile(r"epoch|step|iter|batch|len\(|num|size")  # a number of rounds, or of samples
 RESULTS = ("allreduce", "allgather", "broadcast", "grouped_allreduce")  # they change no argument
 
 
@@ -87,3 +89,18 @@ def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
     in_each_branch = guards.everywhere(callbacks)
     own = (call for call in callbacks if guards.test(call) and call not in in_each_branch)
     return next(own, None)
+
+
+def fewer_rounds(script: Script) -> bool:
+    """Return whether a script divides a number of epochs, steps or batches by the number of ranks.
+
+    Args:
+        script: the script.
+    """
+    divided = [
+        (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
+        for node in script.nodes
+        if isinstance(node, ast.BinOp | ast.AugAssign)
+        and isinstance(node.op, ast.Div | ast.FloorDiv)
+    ]
+    return any(ROUNDS.search(ast.unparse(n)) and script.uses_size(by) for n, by in divided)

@@ -139,7 +139,7 @@ def test_an_error_after_the_last_step_may_come_from_what_the_check_left_out(kind
         for number, step in enumerate((one for one in of if one["kind"] == "step"), 1):
             step["steps"] = number
         of[-2:-1] = []  # the pass of the correct run
-        of.insert(0, {"kind": "fit", "line": 9, "length": 5, "steps": 0})
+        of.insert(0, {"kind": "fit", "line": 9, "length": 5, "steps": 0, "content": None})
         of.insert(-1, {"kind": kind, "line": 6, "steps": 5, **facts})
     sentence = command._left_out(Run(events))
     assert bool(sentence) == stated

@@ -37,7 +37,7 @@ def test_of_several_gpus_tensorflow_takes_the_first(facts):
         events = run()
         for rank in events:
             plus(events, rank, kind="devices", line=6, count=count, visible="")
-            plus(events, rank, kind="fit", line=6, length=5)
+            plus(events, rank, kind="fit", line=6, length=5, content=None)
         assert named(events, facts(*changes)) == wanted
 
 

@@ -167,3 +167,36 @@ def test_the_ranks_take_slices_of_one_order(orders, contents, wanted, facts):
     for rank, order in enumerate(orders):
         plus(events, rank, kind="whole", line=4, count=9, content=contents[rank], order=order)
     assert named(events, facts()) == wanted
+
+
+@pytest.mark.parametrize(
+    "contents, batches, loop, wanted",
+    [
+        ([3, 3], 5, "for batch in loader", [("identical-batches", 4)]),
+        ([3, 4], 5, "for batch in loader", []),  # each rank has its own files
+        ([None, None], 5, "for batch in loader", []),
+        ([3, 3], 9, "for batch in loader", []),  # the loop reads a part of the loader
+        ([3, 3], 5, "steps = len(loader) // hvd.size()\nfor batch in loader", []),
+        ([3, 3], 5, "epochs //= hvd.size()\nfor batch in loader", []),
+        ([3, 3], 5, "loss = loss / hvd.size()\nfor batch in loader", [("identical-batches", 4)]),
+    ],
+)
+def test_ranks_that_read_all_data_in_orders_of_their_own_are_named(
+    contents, batches, loop, wanted, facts
+):
+    events = run()
+    for rank, content in enumerate(contents):
+        next(e for e in events[rank] if e["kind"] == "loop")["made"] = 4
+        plus(events, rank, kind="reads", line=6, made=4, rows=9, batches=batches, content=content)
+    assert named(events, facts(("for batch in loader", loop))) == wanted
+
+
+@pytest.mark.parametrize(
+    "contents, wanted",
+    [([3, 3], [("identical-batches", 6)]), ([3, 4], []), ([None, None], [])],
+)
+def test_a_fit_with_all_data_on_each_rank_is_named(contents, wanted, facts):
+    events = run()
+    for rank, content in enumerate(contents):
+        plus(events, rank, kind="fit", line=6, length=5, content=content)
+    assert named(events, facts()) == wanted

@@ -180,7 +180,7 @@ def test_the_advice_is_for_what_the_script_trains_with(kind, api, text, facts):
     for rank in events:
         next(e for e in events[rank] if e["kind"] == "optimizer")["api"] = api
         if kind:
-            plus(events, rank, kind=kind, line=6, length=5)
+            plus(events, rank, kind=kind, line=6, length=5, content=None)
     (found,) = judge(events, facts())
     assert text in found.fix and "In Keras" not in found.fix
 

@@ -19,6 +19,7 @@ from hvdlab.check.hooks.horovod import _broadcast, _wrapper
 from hvdlab.check.hooks.keras_fit import _steps
 from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.hooks.torch import _norms
+from hvdlab.check.hooks.torch_data import _read_by
 from hvdlab.check.watched_rank import _lines, files_and_locks
 
 
@@ -413,3 +414,26 @@ def test_keras_evaluates_a_shard_or_all_images(tmp_path):
     assert not of_shard(data.batch(2))
     assert not of_shard(data.shard(1, 0).batch(2))
     assert not of_shard(np.zeros(3))
+
+
+def test_a_loader_reads_all_data_unless_a_sampler_leaves_some_out():
+    import torch
+    from torch.utils import data
+
+    class Stream(data.IterableDataset):
+        def __iter__(self):
+            return iter(range(8))
+
+    images = torch.arange(8.0)
+    whole, other = data.TensorDataset(images), data.TensorDataset(images + 1)
+
+    def content(of, **options):
+        return _read_by(data.DataLoader(of, 2, **options), torch)["content"]
+
+    assert content(whole) == content(whole, shuffle=True) != content(other)
+    assert content(data.Subset(whole, [1, 0])) == content(data.Subset(whole, [0, 1]))
+    assert content(data.Subset(whole, [0, 1])) != content(data.Subset(other, [0, 1]))
+    assert content(data.Subset(whole, [0, 1])) != content(data.Subset(whole, [2, 3]))
+    assert content(whole, sampler=data.RandomSampler(whole, num_samples=4)) is None
+    assert content(whole, sampler=data.SubsetRandomSampler([1, 2])) is None
+    assert content(Stream()) is None

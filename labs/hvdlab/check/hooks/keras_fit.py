@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
+from hvdlab.check.fingerprints import items
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.loops import EPOCHS, Loop
 
@@ -31,6 +32,8 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         bound.apply_defaults()
         given = bound.arguments
         length, line = _steps(given), watch.line()
+        known = None if given["steps_per_epoch"] else items(_first_input(given["x"]), parts=1)
+        content = known.content if known else None
         if length is None or length > watch.limit:
             given["steps_per_epoch"] = watch.limit
         epochs, given["epochs"] = (
@@ -42,7 +45,7 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
-        watch.note("fit", line, length=length)
+        watch.note("fit", line, length=length, content=content)
         _note_devices(watch)
         watch.fitting = True
         try:
@@ -120,9 +123,7 @@ def _steps(given: dict[str, Any]) -> int | None:
     """
     if given["steps_per_epoch"] is not None:
         return int(given["steps_per_epoch"])
-    data = given["x"]
-    while isinstance(data, dict | list | tuple) and data:  # a model with several inputs
-        data = next(iter(data.values() if isinstance(data, dict) else data))
+    data = _first_input(given["x"])
     if hasattr(data, "cardinality"):  # a tf.data.Dataset; -1 and -2 are endless and unknown
         batches = int(data.cardinality())
         return batches if batches >= 0 else None
@@ -133,3 +134,10 @@ def _steps(given: dict[str, Any]) -> int | None:
         return len(data)
     except TypeError:
         return None
+
+
+def _first_input(data: Any) -> Any:
+    """Return the data of the first input of a model, which may have several."""
+    while isinstance(data, dict | list | tuple) and data:
+        data = next(iter(data.values() if isinstance(data, dict) else data))
+    return data

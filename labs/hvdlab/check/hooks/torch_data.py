@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import SAMPLE
+from hvdlab.check.fingerprints import SAMPLE, items
 from hvdlab.check.hooks.horovod import remember_line
 
 
@@ -102,7 +102,7 @@ def orders(torch: ModuleType, watch: Watch) -> None:
 
 
 def loaders(torch: ModuleType, watch: Watch) -> None:
-    """Write down which sampler a DataLoader gets, and keep which loader is being read.
+    """Write down which sampler a DataLoader gets and what it reads, and keep which loader is being read.
 
     Args:
         torch: the module.
@@ -122,10 +122,42 @@ def loaders(torch: ModuleType, watch: Watch) -> None:
     def noting_iterate(self: Any) -> Iterator:
         sampler = _distributed(self)
         made = getattr(self, "_hvdlab_line", None)
+        if made and not hasattr(self, "_hvdlab_read"):
+            self._hvdlab_read = True
+            watch.note("reads", made=made, **_read_by(self, torch))
         watch.reads(made, sharded=sampler is not None and sampler.num_replicas > 1)
         return iterate(self)
 
     cls.__init__, cls.__iter__ = __init__, noting_iterate
+
+
+def _read_by(loader: Any, torch: ModuleType) -> dict[str, Any]:
+    """Return the samples and batches of an epoch, and the hash of the data if the loader reads all of it."""
+    utils = torch.utils.data
+    plain = isinstance(loader.sampler, utils.RandomSampler | utils.SequentialSampler)
+    try:
+        rows, batches = len(loader.dataset), len(loader)
+    except TypeError:  # a stream
+        return {"rows": None, "batches": None, "content": None}
+    whole = plain and len(loader.sampler) >= rows
+    content = _content(loader.dataset, utils.Dataset) if whole else None
+    return {"rows": rows, "batches": batches, "content": content}
+
+
+def _content(data: Any, dataset: type) -> int | None:
+    """Return the hash of the arrays and lists of a data set, and of the data sets in it; None if unknown."""
+    rows, found = len(data), []
+    for value in vars(data).values():
+        if isinstance(value, dataset):
+            found.append(_content(value, dataset))
+        else:
+            parts = value if isinstance(value, tuple) else [value]  # the tensors of a TensorDataset
+            arrays = [
+                part for part in parts if hasattr(part, "__len__") and not isinstance(part, str)
+            ]
+            known = [items(each, parts=1) for each in arrays if len(each) == rows]
+            found += [each.content for each in known if each]
+    return None if None in found or not found else zlib.crc32(repr(found).encode())
 
 
 def _distributed(loader: Any) -> Any:

@@ -29,6 +29,39 @@ def batches(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
+def whole(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about ranks that all read all of the data in each epoch, each in its own order.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    if run.split() or facts.other or facts.fewer_rounds or len(run.ranks) < 2:
+        return
+    read = [
+        {event["made"]: event for event in reversed(run.of(rank, "reads"))} for rank in run.ranks
+    ]
+    epochs = [
+        (event["made"], [loaders.get(event["made"]) for loaders in read])
+        for event in run.rank0("loop")
+        if event["made"] in read[0]
+        and event["length"] == read[0][event["made"]]["batches"]
+        and event["line"] not in facts.counted
+    ]
+    fits = zip(*(run.of(rank, "fit") for rank in run.ranks), strict=False)
+    epochs += [(events[0]["line"], list(events)) for events in fits]
+    for line, events in epochs:
+        contents = {event and event["content"] for event in events}
+        if len(contents) == 1 and None not in contents:
+            yield finding(
+                "identical-batches",
+                line,
+                f"Each rank reads all samples in every epoch, in its own order. So {len(run.ranks)} ranks "
+                "need as many steps for an epoch as a single process.",
+            )
+            return
+
+
 def orders(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a sampler that shuffles every epoch in the same order.
 
@@ -173,4 +206,4 @@ def _evaluated_shards(run: Run, rank: int) -> set[int]:
     return lines
 
 
-RULES = batches, orders, splits, slices, shards, samplers, evaluation
+RULES = batches, whole, orders, splits, slices, shards, samplers, evaluation
