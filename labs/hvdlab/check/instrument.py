@@ -10,11 +10,11 @@
         scale = hvd.local_size()              scale = hvd.local_size()
     own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.whole(20, order)[hvd.rank()::hvd.size()]
 
-A decision to stop is the test of an `if` that leaves a loop, or sets `stop_training`, and the tests
-on which its variables depend. A loop that yields is left unchanged, because the loop that reads its
-items is the one that trains. The test of an `if` is written down where `source_facts` needs to know which
-branch ran. What is sliced by the rank is written down, because each rank must slice the same data. Line
-numbers stay the same.
+A decision to stop is the test of an `if` that leaves a loop or a round that trains, or sets
+`stop_training`, and the tests on which its variables depend. A loop that yields is left unchanged, because
+the loop that reads its items is the one that trains. The test of an `if` is written down where
+`source_facts` needs to know which branch ran. What is sliced by the rank is written down, because each rank
+must slice the same data. Line numbers stay the same.
 """
 
 import ast
@@ -31,6 +31,7 @@ WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
 # Collectives by their last names, without the functions that are also names of other functions.
 NAMES = {*COLLECTIVES, *TORCH_COLLECTIVES} - {"reduce", "gather", "scatter"}
+STEPS = ("step", "backward", "apply_gradients", "train_on_batch", *COLLECTIVES)
 EXITS = {"exit", "_exit", "quit"}
 Loop = ast.For | ast.While
 Assignment = ast.Assign | ast.AugAssign | ast.AnnAssign
@@ -187,7 +188,7 @@ def _targets(node: Assignment) -> list[ast.expr]:
 
 
 def stops(script: Script) -> Iterator[ast.If | ast.While]:
-    """Yield the `if` statements that leave a loop, and the `while` loops with a condition.
+    """Yield the `if` statements that leave a loop or a round of it, and the `while` loops with a condition.
 
     Args:
         script: the script.
@@ -201,8 +202,17 @@ def stops(script: Script) -> Iterator[ast.If | ast.While]:
             if loop is not None and _yields(loop):
                 continue
             if loop or script.inside[node] is not script.tree:
-                if any(_leaves(part, bool(loop)) for part in node.body + node.orelse):
+                parts = node.body + node.orelse
+                if any(_leaves(part, bool(loop)) for part in parts) or _skips(node, loop, script):
                     yield node
+
+
+def _skips(test: ast.If, loop: Loop | None, script: Script) -> bool:
+    """Return whether an `if` leaves a round of a loop before a step, which the other ranks wait for."""
+    if loop is None or not any(isinstance(part, ast.Continue) for part in test.body + test.orelse):
+        return False
+    inside = set(ast.walk(loop))
+    return any(call in inside and call.lineno > test.lineno for call in script.named(*STEPS))
 
 
 def _leaves(node: ast.stmt, in_loop: bool) -> bool:

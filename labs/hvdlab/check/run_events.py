@@ -25,6 +25,11 @@ def label(call: dict) -> str:
     return f'{call["op"]} "{call["name"]}"' if call["name"] else call["op"]
 
 
+def _without_round(loops: list[list[int]]) -> list:
+    """Return [line, iteration] of the loops that are running, without the iteration of the innermost one."""
+    return [*loops[:-1], *(line for line, _ in loops[-1:])]
+
+
 class Departure(NamedTuple):
     """A training loop that one rank left while another rank continued.
 
@@ -105,7 +110,9 @@ class Run:
 
     def exchanges(self) -> bool:
         """Return whether the script calls collectives, so that it may average without a wrapper."""
-        return any(self.all(kind) for kind in ("collective", "traced", "group"))
+        if any("broadcast_" not in event["op"] for event in self.all("traced")):
+            return True
+        return any(self.all(kind) for kind in ("collective", "group"))
 
     @property
     def size_call(self) -> str:
@@ -266,18 +273,18 @@ class Run:
         """Yield (event "evaluate", what came first after it) of the first rank.
 
         What came first is "collective", "step" or "end". A call without gradients before the first step may
-        build the model. One in the round of a loop that also makes a step, such as that of the teacher in a
-        distillation, is no evaluation either.
+        build the model. One in a loop that also makes steps is no evaluation either: that of the teacher in a
+        distillation, or the accuracy of a training batch.
         """
         events = self.events[self.ranks[0]]
+        train = [_without_round(event["loops"]) for event in events if event["kind"] == "step"]
         for place, event in enumerate(events):
             if event["kind"] == "evaluate" and event["steps"]:
                 ends = (
                     one for one in events[place:] if one["kind"] in ("collective", "step", "end")
                 )
                 first = next(ends, {"kind": ""})
-                trains = first["kind"] == "step" and event["loops"]
-                if not (trains and event["loops"][-1] in first["loops"]):
+                if not event["loops"] or _without_round(event["loops"]) not in train:
                     yield event, first["kind"]
 
     # --- loops, collectives, decisions, files ---------------------------------------------------------

@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifier, identifiers, keyword, last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
-from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders
-from hvdlab.script_analysis.horovod_calls import discarded, fewer_rounds, own_schedule, uncalled
+from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders, uses_gpu
+from hvdlab.script_analysis.horovod_calls import (
+    discarded,
+    fewer_rounds,
+    own_breaks,
+    own_schedule,
+    plain_gradient,
+    uncalled,
+)
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
@@ -50,7 +57,6 @@ SHARED_NORMS = (b"running_mean", b"moving_mean", b".buffers()", b"SyncBatchNorm"
 # Methods that a framework calls, besides those that begin with "on_" and "__".
 CALLED_BACK = ("call", "forward", "train_step", "training_step", "validation_step", "test_step")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
-GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 
 
 class Facts(NamedTuple):
@@ -83,7 +89,10 @@ class Facts(NamedTuple):
         discarded: discards the result of a collective, and uses the argument later.
         own_schedule: steps a learning rate schedule, or creates a callback for one, on some ranks only.
         own_stopper: whether that callback is EarlyStopping.
+        own_breaks: line of a loop -> (line of a `break` of some ranks only, line of the test of the rank).
+        plain_gradient: gets a gradient from a tape that DistributedGradientTape does not replace.
         fewer_rounds: whether it divides a number of epochs, steps or batches by the number of ranks.
+        unused: calls whose results it does not use.
     """
 
     horovod: int | None
@@ -112,7 +121,10 @@ class Facts(NamedTuple):
     discarded: int | None
     own_schedule: int | None
     own_stopper: bool
+    own_breaks: dict[int, tuple[int, int]]
+    plain_gradient: int | None
     fewer_rounds: bool
+    unused: set[int]
 
     def wrapped_at(self, event: dict) -> int | None:
         """Return the line of an event "wrap". In a graph of TensorFlow the event has that of the caller.
@@ -150,7 +162,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         tape=_first(script, lambda call: last_name(call) == "GradientTape"),
         wrapped=_first(script, lambda call: last_name(call) == "DistributedGradientTape"),
         applied=_first(script, _applies),
-        gpu=_first(script, _uses_gpu),
+        gpu=uses_gpu(script),
         pin=pin,
         pin_line=pin_line,
         remainder=next(iter(remainders(script)), None),
@@ -169,7 +181,10 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         discarded=getattr(discarded(script), "lineno", None),
         own_schedule=getattr(own, "lineno", None),
         own_stopper=own is not None and last_name(own) == "EarlyStopping",
+        own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},
+        plain_gradient=getattr(plain_gradient(script), "lineno", None),
         fewer_rounds=fewer_rounds(script),
+        unused={c.lineno for c in script.calls if isinstance(script.parents[c], ast.Expr)},
     )
 
 
@@ -324,14 +339,6 @@ def _applies(call: ast.Call) -> bool:
     owner = getattr(call.func, "value", None)
     named = last_name(call) == "apply" and (identifier(owner) or "").startswith("opt")
     return named or last_name(call) == "apply_gradients"
-
-
-def _uses_gpu(call: ast.Call) -> bool:
-    """Return whether a call names a GPU, other than to switch all GPUs off."""
-    text = ast.unparse(call)
-    if last_name(call) == "set_visible_devices" and "[]" in text:  # switches them off
-        return False
-    return any(word in text for word in GPUS) and "is_available()" not in ast.unparse(call.func)
 
 
 def _pin(script: Script) -> tuple[str, int | None]:

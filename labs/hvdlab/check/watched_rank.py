@@ -38,6 +38,7 @@ WATCHED = {
     "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
     "tensorflow.python.eager.polymorphic_function.concrete_function": tensorflow.graphs,
     "tensorflow.python.data.ops.dataset_ops": tensorflow.data,
+    "tensorflow.python.eager.backprop": tensorflow.tapes,
     "sklearn.model_selection": sklearn.watch,
     "keras": keras.watch,
     "tf_keras": keras.watch,

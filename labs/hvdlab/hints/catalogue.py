@@ -204,8 +204,8 @@ MISTAKES = (
         "identical-batches",
         "Several ranks read the same data",
         "Give each rank its own shard of the data: Batches(..., rank=hvd.rank(), size=hvd.size()), "
-        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()). Or let each rank read all data in "
-        "another order (seed + hvd.rank()), and make steps // hvd.size() steps per epoch.",
+        "DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank()). Or let each rank read all data "
+        "in another order (seed + hvd.rank()), and make steps // hvd.size() steps per epoch.",
         "Give each rank its own shard of the data: dataset.shard(hvd.size(), hvd.rank()) before it is "
         "shuffled, or Batches(..., rank=hvd.rank(), size=hvd.size()). Or let each rank read all data in "
         "another order (seed + hvd.rank()), and make steps // hvd.size() steps per epoch.",

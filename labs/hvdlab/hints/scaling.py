@@ -50,7 +50,7 @@ def rate(script: Script) -> Iterator[Finding]:
     try:
         scaled = rates(script)
     except RecursionError:  # no real training script is nested that deep
-        scaled = Rates(0.0, None, None, 0.0, {}, False, False)
+        scaled = Rates(0.0, None, None, 0.0, {}, {}, False, False)
     if not created or adasum or scaled.batch_power < 0:  # these keep the rate of a single process
         return
     if scaled.power <= 0 and not may_be_scaled(script):

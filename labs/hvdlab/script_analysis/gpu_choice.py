@@ -1,10 +1,10 @@
-"""The choice of a rank's GPU in a script's source: see `chosen_by_helper` and `remainders`."""
+"""The use and choice of GPUs in a script's source: see `uses_gpu`, `chosen_by_helper` and `remainders`."""
 
 import ast
 import re
 from collections.abc import Iterator
 
-from hvdlab.script_analysis.ast_helpers import identifier, keyword, last_name
+from hvdlab.script_analysis.ast_helpers import identifier, is_text, keyword, last_name
 from hvdlab.script_analysis.bindings import Variable, tests_around
 from hvdlab.script_analysis.origins import Origin
 from hvdlab.script_analysis.script import TRANSPARENT, Script
@@ -18,7 +18,37 @@ LOCAL = Origin(
 )
 COUNTS = {"device_count"}
 LISTS = {"list_physical_devices", "list_logical_devices", "visible_gpus"}
+CUDA = re.compile(r"cuda(:\d+)?")
+GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 LIST_NAME = re.compile(r"(\A|_)gpus\Z")
+
+
+def uses_gpu(script: Script) -> int | None:
+    """Return the line of the first call, else assignment, that names a GPU; None: there is none.
+
+    Args:
+        script: the script.
+    """
+    calls = (call for call in script.calls if _names_gpu(call))
+    return getattr(next(calls, None) or _assigned_name(script), "lineno", None)
+
+
+def _names_gpu(call: ast.Call) -> bool:
+    """Return whether a call names a GPU, other than to switch all GPUs off."""
+    text = ast.unparse(call)
+    if last_name(call) == "set_visible_devices" and "[]" in text:  # switches them off
+        return False
+    return any(word in text for word in GPUS) and "is_available()" not in ast.unparse(call.func)
+
+
+def _assigned_name(script: Script) -> ast.Assign | None:
+    """Return the first assignment that names a GPU, as `name = "cuda:0" if ... else "cpu"`, or None."""
+    for node in script.nodes:
+        if isinstance(node, ast.Assign):
+            texts = (part.value for part in ast.walk(node.value) if is_text(part))
+            if any(map(CUDA.fullmatch, texts)):
+                return node
+    return None
 
 
 def chosen_by_helper(script: Script) -> bool:

@@ -1,8 +1,11 @@
-"""Calls of Horovod that have no effect, schedules of some ranks only, and rounds divided by the ranks."""
+"""What a script does on some ranks only or without effect, as far as its source shows it."""
 
 import ast
+import itertools
 import re
+from collections.abc import Iterator
 
+from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import HOROVOD, Script
 
@@ -53,7 +56,7 @@ def discarded(script: Script) -> ast.Call | None:
     Args:
         script: the script.
     """
-    for call in script.hvd(*RESULTS):
+    for call in (*script.hvd(*RESULTS), *_calls_for_a_result(script)):
         sent = call.args[0] if call.args else None
         if isinstance(script.parents[call], ast.Expr) and isinstance(sent, ast.Name):
             variable, end = script.variable(sent), call.end_lineno
@@ -63,6 +66,23 @@ def discarded(script: Script) -> ast.Call | None:
             if first is not None and isinstance(first.ctx, ast.Load):
                 return call
     return None
+
+
+def _calls_for_a_result(script: Script) -> Iterator[ast.Call]:
+    """Yield the calls of the script's own functions that return what a collective returned."""
+    for call in script.hvd(*RESULTS):
+        function = script.inside[call]
+        returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+        if not isinstance(function, ast.FunctionDef) or not any(returns):
+            continue
+        results = {call}
+        assign = script.parents[call]
+        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Name):
+            named = script.variable(assign.targets[0])
+            uses = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+            results |= {node for node in uses if script.variable(node) == named}
+        if any(not results.isdisjoint(ast.walk(value)) for value in filter(None, returns)):
+            yield from script.functions.calls.get(script.functions.name(function), [])
 
 
 def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
@@ -89,6 +109,64 @@ def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
     in_each_branch = guards.everywhere(callbacks)
     own = (call for call in callbacks if guards.test(call) and call not in in_each_branch)
     return next(own, None)
+
+
+def own_breaks(script: Script, guards: Guards) -> Iterator[tuple[int, ast.Break, ast.expr]]:
+    """Yield the ways out of a loop that only some ranks have.
+
+    Args:
+        script: the script.
+        guards: its tests of the rank.
+
+    Yields:
+        Line of the loop, the `break`, and the test of the rank around it.
+    """
+    for node in script.nodes:
+        if not isinstance(node, ast.Break):
+            continue
+        inside = itertools.takewhile(
+            lambda n: not isinstance(n, ast.For | ast.While), script.ancestors(node)
+        )
+        tests = [n for n in inside if isinstance(n, ast.If) and guards.splits(n.test)]
+        loop = next(n for n in script.ancestors(node) if isinstance(n, ast.For | ast.While))
+        if tests and not all(map(_breaks, (tests[-1].body, tests[-1].orelse))):
+            yield loop.lineno, node, tests[-1].test
+
+
+def _breaks(block: list[ast.stmt]) -> bool:
+    """Return whether a block contains a `break`."""
+    return any(isinstance(n, ast.Break) for statement in block for n in ast.walk(statement))
+
+
+def plain_gradient(script: Script) -> ast.Call | None:
+    """Return the first gradient of a tape that DistributedGradientTape does not replace, or None.
+
+    Args:
+        script: the script.
+    """
+    wraps = script.named("DistributedGradientTape")
+    replaced = {
+        target.id
+        for call in wraps
+        for target in getattr(script.parents[call], "targets", ())
+        if isinstance(target, ast.Name)
+    }
+    tapes = {
+        item.optional_vars.id: item.context_expr
+        for node in script.nodes
+        if isinstance(node, ast.With)
+        for item in node.items
+        if isinstance(item.optional_vars, ast.Name)
+    }
+    plain = {
+        name
+        for name, made in tapes.items()
+        if isinstance(made, ast.Call) and last_name(made) == "GradientTape"
+    }
+    for call in script.named("gradient"):
+        if getattr(getattr(call.func, "value", None), "id", None) in plain - replaced:
+            return call
+    return None
 
 
 def fewer_rounds(script: Script) -> bool:

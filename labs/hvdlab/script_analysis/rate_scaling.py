@@ -41,6 +41,8 @@ class Rates(NamedTuple):
         last: line of the last factor.
         batch_power: of the number of ranks in the batch size of one rank; -1 keeps the global batch size.
         lines: line of a call that creates an optimizer -> line of the learning rate that it gets.
+        powers: line of such a call -> power of the number of ranks in its learning rate; empty where a rate
+            is scaled later, so that the call does not show it.
         loss_divided: whether a loss is divided by the number of ranks, which is correct for summed gradients.
         replaced: whether a scheduler replaces the learning rate of the optimizer by its own, at `line`.
     """
@@ -50,6 +52,7 @@ class Rates(NamedTuple):
     last: int | None
     batch_power: float
     lines: dict[int, int]
+    powers: dict[int, float]
     loss_divided: bool
     replaced: bool
 
@@ -71,6 +74,7 @@ def rates(script: Script) -> Rates:
     given, later, factors = [], [], []
     replaced = []  # (power, line) of the rates of schedulers that replace the rate of the optimizer
     lines: dict[int, int] = {}
+    powers: dict[int, float] = {}
     batch, optimizers = 0.0, _optimizers(script)
     for node in script.nodes:
         if isinstance(node, ast.Call):
@@ -82,6 +86,9 @@ def rates(script: Script) -> Rates:
                     given.append((power, value.lineno))
             if _is_optimizer(node, name, optimizers):
                 lines[node.lineno] = values[0].lineno if values else node.lineno
+                known = [value for value in values if not reader.is_foreign(value)]
+                if known or not values:
+                    powers[node.lineno] = max(map(reader.power, known), default=0.0)
                 given += [] if values else [(0.0, node.lineno)]  # the default of the optimizer
             if name in REPLACING and not any(tests_around(script, node)):
                 own = [v for v in values if not any(map(_is_of_optimizer, ast.walk(v)))]
@@ -105,14 +112,18 @@ def rates(script: Script) -> Rates:
             if any(identifier(target) in BATCHES for target in targets):
                 batch = min(batch, batches.power(_assigned(node)))
     if replaced:
-        given, lines = replaced, {}
+        given, lines, powers = replaced, {}, {}
     given = [rate for rate in given if rate[0]] or given  # not the weights, argument 0 in torch
     power, line = max(given + later, key=lambda rate: rate[0], default=(0.0, None))
     last = line
     more, where = max(factors, default=(0.0, None))  # one of several optimizers, or branches
     if more > 0:
         power, last = power + more, where
-    return Rates(power, line, last, batch, lines, _divides_loss(script, reader), bool(replaced))
+    scaled = {line for power, line in given + later + factors if power > 0}
+    if not scaled <= {lines[each] for each in powers}:
+        powers = {}
+    divides = _divides_loss(script, reader)
+    return Rates(power, line, last, batch, lines, powers, divides, bool(replaced))
 
 
 def _bindings(script: Script) -> Iterator[tuple[str, ast.expr]]:

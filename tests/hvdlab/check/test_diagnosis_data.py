@@ -147,15 +147,24 @@ def test_images_that_only_one_rank_evaluates_are_a_shard(contents, wanted, facts
     assert named(events, facts()) == wanted
 
 
-def test_a_call_without_gradients_in_a_round_that_trains_is_no_evaluation(facts):
+@pytest.mark.parametrize(
+    "loops, wanted",
+    [
+        ([[5, 1], [6, 1]], []),  # a distillation: the teacher reads the batch of the step
+        ([[5, 1], [6, 9]], []),  # the accuracy of a training batch
+        ([[5, 2], [6, 1]], [("metric-of-one-rank", 7)]),  # the phase of validation
+        ([[5, 1], [8, 1]], [("metric-of-one-rank", 7)]),
+        ([[5, 1]], [("metric-of-one-rank", 7)]),
+    ],
+)
+def test_a_call_without_gradients_in_a_loop_that_trains_is_no_evaluation(loops, wanted, facts):
     events = run()
-    for rank in events:  # a distillation: the teacher reads the same batch of the shard
-        step = next(i for i, event in enumerate(events[rank]) if event["kind"] == "step")
-        loops = events[rank][step]["loops"] or [[6, 1]]
-        events[rank][step]["loops"] = loops
-        call = {"kind": "evaluate", "at": 0, "steps": 4, "line": 7, "made": 3, "sharded": True}
-        events[rank].insert(step, call | {"content": None, "loops": loops})
-    assert named(events, facts()) == []
+    call = {"kind": "evaluate", "line": 7, "made": 3, "sharded": True, "content": None}
+    for rank in events:
+        for number, step in enumerate(e for e in events[rank] if e["kind"] == "step"):
+            step["loops"] = [[5, 1], [6, number + 1]]
+        plus(events, rank, **call | {"steps": 4, "loops": loops})
+    assert named(events, facts()) == wanted
 
 
 @pytest.mark.parametrize(

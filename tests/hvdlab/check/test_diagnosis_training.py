@@ -354,3 +354,13 @@ def test_a_collective_in_a_graph_of_one_rank_is_named_under_the_test_of_the_rank
         [("mean", 0, "allreduce"), ("train", 1, "broadcast")], [("train", 0, "broadcast")]
     )
     assert named(other, facts()) == []
+
+
+def test_a_way_out_of_a_training_loop_that_only_some_ranks_have(facts):
+    source = (
+        "    optimizer.step()",
+        "    if hvd.rank() == 0 and done: break\n    optimizer.step()",
+    )
+    assert named(run(), facts(source)) == [("own-stop", 7)]
+    elsewhere = ("import", "for line in lines:\n    if hvd.rank() == 0: break\nimport")
+    assert "own-stop" not in dict(named(run(), facts(elsewhere)))

@@ -175,3 +175,17 @@ def test_a_generator_decides_nothing():
 
 def _run(code, names):
     types.FunctionType(code, names)()
+
+
+@pytest.mark.parametrize(
+    "body, asked",
+    [
+        ("if loss > 9: continue\n    optimizer.step()", ["loss"]),
+        ("optimizer.step()\n    if loss > 9: continue", []),
+        ("if loss > 9: continue\n    print(loss)", []),
+        ("if hvd.rank() > 0: continue\n    optimizer.step()", []),
+    ],
+)
+def test_a_round_that_is_left_before_its_step_is_a_decision(body, asked):
+    found = instrument.operands(ast.parse(f"for batch in data:\n    {body}"))
+    assert [ast.unparse(part) for part, line in found] == asked

@@ -292,12 +292,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.eager import backprop
 from hvdlab.check.hooks import keras as hooks, tensorflow
 from hvdlab.check.event_log import Watch
 
 watch = Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8)
 hooks.watch(keras, watch)
 tensorflow.data(dataset_ops, watch)
+tensorflow.tapes(backprop, watch)
 
 one, other = keras.Variable([3.0, 4.0]), keras.Variable([12.0])
 grads = [tf.zeros(2), tf.zeros(1)]
@@ -329,6 +331,12 @@ for x, y in data.batch(2):
 model.evaluate(images, labels, verbose=0)
 model.evaluate(images[:4], labels[:4], verbose=0)
 model.evaluate(data.shard(2, 0).batch(2), verbose=0)
+
+watch.taped = watch.tape = True  # another tape is Horovod's
+for average in (lambda gradient: gradient), tf.identity:
+    with tf.GradientTape() as tape:
+        loss = one * one
+    optimizer.apply([average(tape.gradient(loss, [one])[0])], [one])
 """
 
 
@@ -346,8 +354,9 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     events = noted(tmp_path)
     steps = [event for event in events if event["kind"] == "step"]
     assert [step["weights"] for step in steps[:5]] == [[5, 12]] * 5
-    assert len(steps) == 5 + 5
-    first, again, second, third, last = [step["batch"] for step in steps[5:]]
+    assert len(steps) == 5 + 5 + 2
+    assert [step["wrapped"] for step in steps[-2:]] == [False, True] and steps[-2]["start"]
+    first, again, second, third, last = [step["batch"] for step in steps[5:10]]
     assert first == again != second != third == last
     tested = [event for event in events if event["kind"] == "evaluate"]
     assert [event["sharded"] for event in tested] == [True, False, False, False, True]

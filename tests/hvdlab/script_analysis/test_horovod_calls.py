@@ -2,7 +2,14 @@
 
 import pytest
 
-from hvdlab.script_analysis.horovod_calls import discarded, own_schedule, uncalled
+from hvdlab.script_analysis.horovod_calls import (
+    discarded,
+    fewer_rounds,
+    own_breaks,
+    own_schedule,
+    plain_gradient,
+    uncalled,
+)
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 
@@ -37,6 +44,10 @@ def test_a_function_that_is_used_as_a_number(text, found):
         ("hvd.allreduce(torch.tensor(0), name='barrier')", None),
         ("x = torch.zeros(1)\nhvd.allreduce(x)", None),  # as a barrier, too
         ("hvd.allreduce(x)\nx = 3\nprint(x)", None),
+        ("def mean(x):\n    return hvd.allreduce(x).item()\nmean(x)\nprint(x)", 5),
+        ("def mean(x):\n    y = hvd.allreduce(x)\n    return y.item()\nmean(x)\nprint(x)", 6),
+        ("def mean(x):\n    return hvd.allreduce(x)\nx = mean(x)\nprint(x)", None),
+        ("def wait(x):\n    hvd.allreduce(x)\nwait(x)\nprint(x)", None),
     ],
 )
 def test_a_collective_whose_result_is_discarded(text, found):
@@ -59,3 +70,47 @@ def test_a_collective_whose_result_is_discarded(text, found):
 def test_a_schedule_that_only_some_ranks_use(text, found):
     script = Script(f"{IMPORTS}{SCHEDULE}{text}".encode())
     assert line(own_schedule(script, Guards(script))) == found
+
+
+@pytest.mark.parametrize(
+    "body, found",
+    [
+        ("if hvd.rank() == 0:\n        if done: break", [(3, 5, 4)]),
+        ("if hvd.rank() == 0: save()\n    else:\n        break", [(3, 6, 4)]),
+        ("if hvd.rank() == 0: break\n    else: break", []),
+        ("if done: break", []),
+        ("if hvd.rank() == 0:\n        for x in y: break", []),
+    ],
+)
+def test_a_way_out_of_a_loop_that_only_some_ranks_have(body, found):
+    script = Script(f"{IMPORTS}for step in range(3):\n    {body}".encode())
+    ways = own_breaks(script, Guards(script))
+    assert [(loop, out.lineno, test.lineno) for loop, out, test in ways] == found
+
+
+@pytest.mark.parametrize(
+    "wrap, found",
+    [
+        ("", 6),
+        ("one = hvd.DistributedGradientTape(one)", 7),
+        ("one = hvd.DistributedGradientTape(one)\ntwo = hvd.DistributedGradientTape(two)", None),
+        ("other = hvd.DistributedGradientTape(one)", 6),
+    ],
+)
+def test_a_gradient_of_a_tape_that_horovod_does_not_replace(wrap, found):
+    tapes = "with tf.GradientTape() as one, tf.GradientTape() as two:\n    loss = 1\n"
+    source = f"{IMPORTS}{tapes}{wrap}\none.gradient(loss, w)\ntwo.gradient(loss, w)"
+    assert line(plain_gradient(Script(source.encode()))) == found
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("epochs = epochs // hvd.size()", True),
+        ("steps //= hvd.size()", True),
+        ("loss = loss / hvd.size()", False),
+        ("epochs = epochs // 2", False),
+    ],
+)
+def test_rounds_that_are_divided_by_the_ranks(text, found):
+    assert fewer_rounds(Script(f"{IMPORTS}{text}".encode())) == found

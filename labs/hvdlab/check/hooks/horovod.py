@@ -156,6 +156,7 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
                 watch.note("broadcast", what=f"hvd.{name}", weights=weights)
                 watch.progress += not of_optimizer
             if _traced():
+                _note_traced(f"hvd.{name}", watch)
                 return function(*arguments, **options)
             with watch.inside(f"hvd.{name}"):
                 return function(*arguments, **options)
@@ -217,13 +218,17 @@ def _wait_in(owner: Any, method: str, watch: Watch) -> None:
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         watch.tape = watch.tape or method == "gradient"
+        plain = [*watch.plain]
         if watch.fitting or _traced():
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
+            watch.plain = plain  # without the gradients that Horovod has averaged now
+            return result
         watch.waits_in(f"{type(owner).__name__}.{method}", watch.line())
         try:
             return function(*arguments, **options)
         finally:
             watch.waits.pop()
+            watch.plain = plain
 
     object.__setattr__(owner, method, call)
 

@@ -91,12 +91,23 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
                 return [variable for _, variable in grads]
             return given.arguments.get("trainable_variables") or self._trainable_variables
 
-        start = [] if watch.tape else _squares(variables())
+        averaged = watch.tape and not _plain(
+            [pair[0] for pair in grads] if legacy else grads, watch
+        )
+        start = [] if averaged else _squares(variables())
         result = apply(*given.args, **given.kwargs)
-        _step_outside_fit(self, start, _squares(variables()), watch)
+        _step_outside_fit(self, averaged, start, _squares(variables()), watch)
         return result
 
     setattr(base, name, noting_apply)
+
+
+def _plain(gradients: list, watch: Watch) -> bool:
+    """Return whether gradients come from a tape that is not Horovod's, and do not keep them any longer."""
+    own = {id(each) for each in gradients if each is not None}
+    plain = bool(own) and own <= {id(each) for each in watch.plain}
+    watch.plain = [each for each in watch.plain if id(each) not in own]
+    return plain
 
 
 def _default_rate(kind: type) -> float | None:
@@ -114,11 +125,12 @@ def _squares(variables: Iterable[Any]) -> list[Any]:
     return [tf.reduce_sum(tf.square(tf.cast(v, tf.float64))) for v in variables]
 
 
-def _step_outside_fit(optimizer: Any, start: list, end: list, watch: Watch) -> None:
+def _step_outside_fit(optimizer: Any, averaged: bool, start: list, end: list, watch: Watch) -> None:
     """Write down a step now, or insert that into the graph that TensorFlow is building of the step.
 
     Args:
         optimizer: that stepped.
+        averaged: whether a DistributedGradientTape has averaged the gradients.
         start: squared norms of the weights before the step; empty if the gradients are averaged.
         end: squared norms of the weights after it.
         watch: gets the event.
@@ -130,7 +142,7 @@ def _step_outside_fit(optimizer: Any, start: list, end: list, watch: Watch) -> N
         norms = [float(square) ** 0.5 for square in squares]
         watch.start = norms[: len(start)] or None
         weights = norms[len(start) :]
-        watch.step(may_end=eager, **facts(optimizer, watch), weights=weights)
+        watch.step(may_end=eager, **facts(optimizer, averaged), weights=weights)
 
     if eager:
         note(*start, *end)

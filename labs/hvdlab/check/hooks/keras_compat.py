@@ -3,16 +3,15 @@
 import sys
 from typing import Any
 
-from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
 
 
-def facts(optimizer: Any, watch: Watch) -> dict[str, Any]:
+def facts(optimizer: Any, averaged: bool) -> dict[str, Any]:
     """Return what the events of an optimizer contain.
 
     Args:
         optimizer: of Keras 3 or legacy Keras.
-        watch: knows whether a DistributedGradientTape averages the gradients.
+        averaged: whether a DistributedGradientTape averages the gradients that it gets.
 
     Returns:
         "optimizer" (its number), "wrapped" (by Horovod), "rate" (learning rate), "momentum".
@@ -21,7 +20,7 @@ def facts(optimizer: Any, watch: Watch) -> dict[str, Any]:
     wrapped = hasattr(type(inner), "_horovod") or hasattr(type(inner), "_allreduce")
     return {
         "optimizer": getattr(inner, "_hvdlab_number", None),
-        "wrapped": wrapped or watch.tape,
+        "wrapped": wrapped or averaged,
         "rate": _rate(inner),
         "momentum": number(getattr(inner, "momentum", 0)) or 0.0,
     }

@@ -81,7 +81,7 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
         def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
             self.loop.iteration += 1
             model = self.model
-            if not facts(model.optimizer, watch)["wrapped"]:
+            if not facts(model.optimizer, watch.tape)["wrapped"]:
                 watch.start = [norm(v) for v in model.trainable_variables]
             watch.waits_in("a training step", self.line)
 
@@ -92,7 +92,7 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
             watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
             watch.step(
                 may_end=False,
-                **facts(model.optimizer, watch),
+                **facts(model.optimizer, watch.tape),
                 weights=[norm(v) for v in model.trainable_variables],
                 statistics=statistics(model) if watch.looks_at_statistics() else None,
             )

@@ -16,7 +16,9 @@ def watch(module: ModuleType, watch: Watch) -> None:
         module: sklearn.model_selection.
         watch: gets the events.
     """
-    split = module.train_test_split
+    split = getattr(module, "train_test_split", None)
+    if split is None:  # another package of this name
+        return
 
     @functools.wraps(split)
     def noting_split(*arrays: Any, **options: Any) -> list:

@@ -36,6 +36,25 @@ def graphs(module: ModuleType, watch: Watch) -> None:
     function._call_flat = noting_call_flat
 
 
+def tapes(module: ModuleType, watch: Watch) -> None:
+    """Keep the gradients of the tapes that Horovod does not average, until an optimizer gets them.
+
+    Args:
+        module: tensorflow.python.eager.backprop.
+        watch: gets them.
+    """
+    gradient = module.GradientTape.gradient
+
+    @functools.wraps(gradient)
+    def noting_gradient(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = gradient(self, *arguments, **options)
+        if watch.taped and isinstance(result, list | tuple):
+            watch.plain += [each for each in result if each is not None]
+        return result
+
+    module.GradientTape.gradient = noting_gradient
+
+
 def data(module: ModuleType, watch: Watch) -> None:
     """Write down which shard of a data set a rank takes, and note when the script begins to read it.
 

@@ -183,7 +183,12 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     sharded = [_evaluated_shards(run, rank) for rank in run.ranks]
     for event, after in run.evaluations():
         until = "next step" if after == "step" else "end of the script"
-        if all(event["line"] in lines for lines in sharded) and after != "collective":
+        unused = event["made"] is None and event["line"] in facts.unused
+        if (
+            all(event["line"] in lines for lines in sharded)
+            and after != "collective"
+            and not unused
+        ):
             loader = f" (the loader of line {event['made']})" if event["made"] else ""
             yield finding(
                 "metric-of-one-rank",

@@ -63,10 +63,13 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
             f"process.{now}",
         )
     adasum = any(event["reduces"] == "Adasum" for event in wraps)
-    unscaled = scaled.power <= 0 and scaled.batch_power >= 0
+    # The source may create other optimizers, which this run does not use.
+    used = [e for e in run.rank0("optimizer") if e["optimizer"] in run.optimizers()[:1]]
+    power = next(
+        (scaled.powers[e["line"]] for e in used if e["line"] in scaled.powers), scaled.power
+    )
+    unscaled = min(power, scaled.power) <= 0 and scaled.batch_power >= 0
     if scaled.line and unscaled and not adds and not adasum:
-        # The source may create other optimizers, which this run does not use.
-        used = [e for e in run.rank0("optimizer") if e["optimizer"] in run.optimizers()[:1]]
         what = "The scheduler here replaces the learning rate of the optimizer by its own, which"
         yield finding(
             "rate-unscaled",

@@ -55,7 +55,9 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
         else:
             line = created[number]["line"] if number in created else run.line("step")
             if run.api() == "tape":
-                line = facts.wrapped or facts.tape or line
+                line = (
+                    (facts.wrapped and facts.plain_gradient) or facts.wrapped or facts.tape or line
+                )
             if any("Tape" in event["what"] for event in wraps):
                 apart = f" The gradients come from another tape than the distributed one.{apart}"
             seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
@@ -172,6 +174,15 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
                 seen = f"The decision depends on `{text}`, which in round {number} is {measured}."
                 yield finding("own-stop", line, seen)
                 return
+    train = {event["line"] for event in run.all("loop") + run.all("pass")}
+    for loop, (line, test) in facts.own_breaks.items():
+        if loop in train:
+            seen = (
+                f"Because of the test of line {test} only some ranks can leave the loop of line {loop} here. "
+                "The others continue, and wait for them (read from the source)."
+            )
+            yield finding("own-stop", line, seen)
+            return
 
 
 def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
