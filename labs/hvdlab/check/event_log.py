@@ -16,7 +16,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     step                               of an optimizer: loss, batch, rate, weights, statistics
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
-    shard                              of a data set, that this rank takes: its index, and how many there are
+    shard                              of a data set, that this rank takes: its index, how many there are, and
+                                       the seeds of the shuffle before it
     whole                              what a rank takes a part of by its rank: hashes of its items in any
                                        order, and in their order
     reads                              of a loader that begins: samples and batches of an epoch, and a hash of

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 EQUAL = (
     1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
@@ -28,26 +28,6 @@ def label(call: dict) -> str:
 def _without_round(loops: list[list[int]]) -> list:
     """Return [line, iteration] of the loops that are running, without the iteration of the innermost one."""
     return [*loops[:-1], *(line for line, _ in loops[-1:])]
-
-
-class Departure(NamedTuple):
-    """A training loop that one rank left while another rank continued.
-
-    Attributes:
-        loop: line of the loop.
-        rank: the rank that left it.
-        rounds: that it had started.
-        other: the rank that continued.
-        other_rounds: that this one had started.
-        at: line of the `break` or `return`; None if the loop reached its end.
-    """
-
-    loop: int
-    rank: int
-    rounds: int
-    other: int
-    other_rounds: int
-    at: int | None
 
 
 class Run:
@@ -170,10 +150,15 @@ class Run:
 
     def complete(self) -> bool:
         """Return whether each rank has reached its end, or waits for ever."""
-        return all(self.of(rank, "end") or self._last(rank, "waiting") for rank in self.ranks)
+        return all(self.of(rank, "end") or self.last_state(rank, "waiting") for rank in self.ranks)
 
-    def _last(self, rank: int, kind: str) -> dict | None:
-        """Return the last event about the state of a rank if it is of one kind."""
+    def last_state(self, rank: int, kind: str) -> dict | None:
+        """Return the last event about the state of a rank if it is of one kind.
+
+        Args:
+            rank: the rank.
+            kind: "waiting", "continues" or "end".
+        """
         states = [e for e in self.events[rank] if e["kind"] in ("waiting", "continues", "end")]
         return states[-1] if states and states[-1]["kind"] == kind else None
 
@@ -182,7 +167,7 @@ class Run:
         sentences = [
             f" Rank {rank} waited in {label(event)}, line {event['line']}."
             for rank in self.ranks
-            if (event := self._last(rank, "waiting"))
+            if (event := self.last_state(rank, "waiting"))
         ]
         return "".join(sentences)
 
@@ -321,59 +306,6 @@ class Run:
                 if event["length"] is not None and not event.get("nested"):
                     found.setdefault(event["line"], {})[rank] = event["length"]
         return found
-
-    def left_early(self) -> Iterator[Departure]:
-        """Yield how a rank left a training loop that another rank continued.
-
-        The loop ended there, or a `break` or `return` ended it while the other rank waits inside it.
-        """
-        # Line of the loop -> rank -> [(rounds, how the loop ended, line that left it)].
-        rounds: dict[int, dict[int, list]] = {}
-        for rank in self.ranks:
-            waiting = self._last(rank, "waiting") or {"at": math.inf, "loops": []}
-            failed = any(event["error"] for event in self.of(rank, "end"))
-            for event in self.of(rank, "pass"):
-                of_line = rounds.setdefault(event["line"], {}).setdefault(rank, [])
-                # A rank whose wait ends with an error, because another rank is gone, leaves all its loops.
-                broken = event["left"] == "early" and (failed or event["at"] > waiting["at"])
-                left = "by an error" if broken else event["left"]
-                of_line.append((event["iterations"], left, event.get("leaves")))
-            for line, iteration in waiting["loops"]:
-                rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside", None))
-        for line, of_rank in rounds.items():
-            for rank, other in itertools.permutations(of_rank, 2):
-                pairs = zip(of_rank[rank], of_rank[other], strict=False)
-                for (own, left, at), (others, now, _) in pairs:
-                    waits = left == "early" and now == "inside" and others >= own
-                    if waits or (left == "at its end" and others > own):
-                        yield Departure(line, rank, own, other, others, at if waits else None)
-
-    def own_loops(self) -> Iterator[tuple[int, dict[int, int], dict[int, int]]]:
-        """Yield the rounds of a loop in which the ranks made unequal numbers of steps, each in its own loop.
-
-        Yields:
-            Line of the loop that all ranks share, rank -> line of its own loop, rank -> steps in one round.
-        """
-        rounds: dict[
-            tuple[int, int], dict[int, list]
-        ] = {}  # (line, iteration) -> rank -> own loops
-        for rank in self.ranks:
-            for event in self.of(rank, "step"):
-                for outer, inner in itertools.pairwise(event["loops"]):
-                    rounds.setdefault((*outer,), {}).setdefault(rank, []).append(inner[0])
-        for (line, _), own in rounds.items():
-            steps = {rank: len(lines) for rank, lines in own.items()}
-            each = {rank: lines[-1] for rank, lines in own.items()}
-            ended = all(
-                any(
-                    event["line"] == each[rank] and event["left"] == "at its end"
-                    for event in passes
-                )
-                for rank in own
-                for passes in [self.of(rank, "pass")]
-            )
-            if len(own) == len(self.ranks) and ended and len(set(steps.values())) > 1:
-                yield line, each, steps
 
     def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
         """Return the values on which the decisions in training loops depended, where all ranks have some.

@@ -15,6 +15,7 @@ from hvdlab.script_analysis.horovod_calls import (
     own_schedule,
     plain_gradient,
     uncalled,
+    unused_evaluations,
 )
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.rank_guards import Guards
@@ -92,7 +93,7 @@ class Facts(NamedTuple):
         own_breaks: line of a loop -> (line of a `break` of some ranks only, line of the test of the rank).
         plain_gradient: gets a gradient from a tape that DistributedGradientTape does not replace.
         fewer_rounds: whether it divides a number of epochs, steps or batches by the number of ranks.
-        unused: calls whose results it does not use.
+        unused: calls of `evaluate` whose results it does not use.
     """
 
     horovod: int | None
@@ -184,7 +185,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},
         plain_gradient=getattr(plain_gradient(script), "lineno", None),
         fewer_rounds=fewer_rounds(script),
-        unused={c.lineno for c in script.calls if isinstance(script.parents[c], ast.Expr)},
+        unused=unused_evaluations(script),
     )
 
 

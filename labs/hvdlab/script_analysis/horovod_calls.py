@@ -182,3 +182,13 @@ def fewer_rounds(script: Script) -> bool:
         and isinstance(node.op, ast.Div | ast.FloorDiv)
     ]
     return any(ROUNDS.search(ast.unparse(n)) and script.uses_size(by) for n, by in divided)
+
+
+def unused_evaluations(script: Script) -> set[int]:
+    """Return the lines of the calls of `evaluate` whose results a script does not use.
+
+    Args:
+        script: the script.
+    """
+    calls = script.named("evaluate")
+    return {call.lineno for call in calls if isinstance(script.parents[call], ast.Expr)}

@@ -58,7 +58,7 @@ def test_each_rank_takes_a_shard_of_its_own(indices, count, wanted, facts):
     def sharded():
         events = run(batch=lambda rank, step: f"{step}" if wanted else f"{rank}-{step}")
         for rank, index in enumerate(indices):
-            plus(events, rank, kind="shard", line=4, count=count, index=index)
+            plus(events, rank, kind="shard", line=4, count=count, index=index, seeds=None)
         return events
 
     assert named(sharded(), facts()) == wanted
@@ -208,4 +208,21 @@ def test_a_fit_with_all_data_on_each_rank_is_named(contents, wanted, facts):
     events = run()
     for rank, content in enumerate(contents):
         plus(events, rank, kind="fit", line=6, length=5, content=content)
+    assert named(events, facts()) == wanted
+
+
+@pytest.mark.parametrize(
+    "seeds, count, wanted",
+    [
+        (([0, 0], [0, 0]), 2, [("different-splits", 4)]),  # no seed: another one on each rank
+        (([9, 1], [9, 2]), 2, [("different-splits", 4)]),
+        (([9, 1], [9, 1]), 2, []),
+        ((None, None), 2, []),
+        (([0, 0], [0, 0]), 1, []),
+    ],
+)
+def test_what_is_shuffled_before_it_is_sharded_has_one_seed(seeds, count, wanted, facts):
+    events = run()
+    for rank, own in enumerate(seeds):
+        plus(events, rank, kind="shard", line=4, count=count, index=rank, seeds=own)
     assert named(events, facts()) == wanted

@@ -332,6 +332,13 @@ model.evaluate(images, labels, verbose=0)
 model.evaluate(images[:4], labels[:4], verbose=0)
 model.evaluate(data.shard(2, 0).batch(2), verbose=0)
 
+data.shuffle(8).map(lambda x, y: (x, y)).shard(2, 1)
+data.shuffle(8, seed=3).batch(2).shard(2, 1)
+average = type("MetricAverageCallback", (keras.callbacks.Callback,), {})()
+for callbacks in [], [average]:
+    own = data.shard(2, 1).batch(2)
+    model.fit(images, labels, validation_data=own, callbacks=callbacks, verbose=0)
+
 watch.taped = watch.tape = True  # another tape is Horovod's
 for average in (lambda gradient: gradient), tf.identity:
     with tf.GradientTape() as tape:
@@ -354,16 +361,18 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     events = noted(tmp_path)
     steps = [event for event in events if event["kind"] == "step"]
     assert [step["weights"] for step in steps[:5]] == [[5, 12]] * 5
-    assert len(steps) == 5 + 5 + 2
+    assert len(steps) == 5 + 5 + 1 + 1 + 2
     assert [step["wrapped"] for step in steps[-2:]] == [False, True] and steps[-2]["start"]
     first, again, second, third, last = [step["batch"] for step in steps[5:10]]
     assert first == again != second != third == last
     tested = [event for event in events if event["kind"] == "evaluate"]
-    assert [event["sharded"] for event in tested] == [True, False, False, False, True]
+    assert [event["sharded"] for event in tested] == [True, False, False, False, True, True]
     contents = [event["content"] for event in tested]
     assert contents[2] != contents[3] and [contents[i] for i in (0, 1, 4)] == [None] * 3
+    seeds = [event["seeds"] for event in events if event["kind"] == "shard"]
+    assert [0, 0] in seeds and [3] in [each[1:] for each in seeds if each]
     # A generator does not say its length: it came to its end before it was cut.
-    (ended,) = [event for event in events if event["kind"] == "pass"]
+    ended = next(event for event in events if event["kind"] == "pass")
     assert (ended["iterations"], ended["left"]) == (5, "at its end")
 
 

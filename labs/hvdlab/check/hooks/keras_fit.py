@@ -10,6 +10,7 @@ from typing import Any
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import items
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
+from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.loops import EPOCHS, Loop
 
 
@@ -53,9 +54,21 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         finally:
             watch.fitting = False
         watch.note("fitted", line, cut=epochs > given["epochs"])
+        _note_validation(given["validation_data"], callbacks, line, watch)
         return history
 
     keras.Model.fit = noting_fit
+
+
+def _note_validation(data: Any, callbacks: Any, line: int | None, watch: Watch) -> None:
+    """Write down that `fit` has evaluated, unless a callback averages the metrics over the ranks."""
+    if not isinstance(callbacks, list | tuple):
+        return
+    averages = any("MetricAverage" in type(each).__name__ for each in callbacks)
+    if data is not None and not averages:
+        known = items(_first_input(data), parts=1)
+        content = known.content if known else None
+        watch.note("evaluate", line, made=None, sharded=of_shard(data), content=content, loops=[])
 
 
 def _steps_callback(keras: ModuleType, watch: Watch) -> type:

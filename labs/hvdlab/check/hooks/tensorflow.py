@@ -69,7 +69,8 @@ def data(module: ModuleType, watch: Watch) -> None:
         self: Any, num_shards: Any, index: Any, *arguments: Any, **options: Any
     ) -> Any:
         if watch.line():
-            watch.note("shard", count=number(num_shards), index=number(index))
+            seeds = _seeds(self)
+            watch.note("shard", count=number(num_shards), index=number(index), seeds=seeds)
         return shard(self, num_shards, index, *arguments, **options)
 
     iterate = module.DatasetV2.__iter__
@@ -81,6 +82,15 @@ def data(module: ModuleType, watch: Watch) -> None:
         return iterate(self)
 
     module.DatasetV2.shard, module.DatasetV2.__iter__ = noting_shard, noting_iterate
+
+
+def _seeds(data: Any) -> list[float | None] | None:
+    """Return the two seeds of the shuffle in a data set, which are 0 without a seed; None: no shuffle."""
+    while data is not None:
+        if "ShuffleDataset" in type(data).__name__:
+            return [number(data._seed), number(data._seed2)]
+        data = getattr(data, "_input_dataset", None)
+    return None
 
 
 def of_shard(data: Any) -> bool:

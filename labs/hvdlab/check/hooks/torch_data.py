@@ -64,7 +64,7 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
         watch.note("sampler", replicas=self.num_replicas, split=of)
-        watch.note("shard", count=self.num_replicas, index=self.rank)
+        watch.note("shard", count=self.num_replicas, index=self.rank, seeds=None)
 
     cls.__init__ = __init__
 

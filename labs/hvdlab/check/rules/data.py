@@ -131,7 +131,7 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def shards(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that all take the same shard of a data set.
+    """Yield a finding about ranks that take the same shard, or shards of data in different orders.
 
     Args:
         run: the events of the run.
@@ -147,6 +147,15 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
                 "wrong-shard",
                 events[0]["line"],
                 f"All ranks take shard {index:g} of {count:g} here, so no rank reads the other shards.",
+            )
+            return
+        seeds = {tuple(event["seeds"] or ()) for event in events}
+        if len(run.ranks) > 1 and (seeds == {(0, 0)} or len(seeds) > 1) and (count or 0) > 1:
+            yield finding(
+                "different-splits",
+                events[0]["line"],
+                "The data set is shuffled before this line, with other seeds on the ranks. So each rank "
+                "takes its shard of another order: several ranks read some samples, and none reads others.",
             )
             return
 

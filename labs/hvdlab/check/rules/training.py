@@ -8,6 +8,7 @@ from hvdlab.check.call_sequences import difference
 from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import BROADCASTS, Facts
+from hvdlab.check.unequal_rounds import left_early, own_loops
 from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 
@@ -206,7 +207,7 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
             return
     if run.crash():
         return
-    for left in run.left_early():
+    for left in left_early(run):
         how = f"reached the end of this loop after {left.rounds} rounds"
         if left.at:
             how = f"left the loop of line {left.loop} here, in round {left.rounds}"
@@ -216,7 +217,7 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
         yield finding("unequal-steps", left.at or left.loop, seen)
         return
     if run.waiting():
-        for line, own, steps in run.own_loops():
+        for line, own, steps in own_loops(run):
             counts = ", ".join(
                 f"{n} on rank {rank} (line {own[rank]})" for rank, n in steps.items()
             )
