@@ -5,12 +5,13 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from hvdlab.script_analysis.ast_helpers import last_name
+from hvdlab.script_analysis.ast_helpers import identifiers, last_name
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import HOROVOD, Script
 
 PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
+TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
 ROUNDS = re.compile(r"epoch|step|iter|batch|len\(|num|size")  # a number of rounds, or of samples
 RESULTS = ("allreduce", "allgather", "broadcast", "grouped_allreduce")  # they change no argument
 
@@ -59,9 +60,15 @@ def discarded(script: Script) -> ast.Call | None:
     for call in (*script.hvd(*RESULTS), *_calls_for_a_result(script)):
         sent = call.args[0] if call.args else None
         if isinstance(script.parents[call], ast.Expr) and isinstance(sent, ast.Name):
-            variable, end = script.variable(sent), call.end_lineno
+            variables, end = {script.variable(sent)}, call.end_lineno
+            for loop in script.ancestors(
+                call
+            ):  # for value in (loss, accuracy): hvd.allreduce(value)
+                if isinstance(loop, ast.For) and ast.unparse(loop.target) == sent.id:
+                    inside = (node for node in ast.walk(loop.iter) if isinstance(node, ast.Name))
+                    variables, end = {*map(script.variable, inside)}, loop.end_lineno
             names = (node for node in script.nodes if isinstance(node, ast.Name))
-            later = [n for n in names if n.lineno > end and script.variable(n) == variable]
+            later = [n for n in names if n.lineno > end and script.variable(n) in variables]
             first = min(later, key=lambda node: node.lineno, default=None)
             if first is not None and isinstance(first.ctx, ast.Load):
                 return call
@@ -69,19 +76,30 @@ def discarded(script: Script) -> ast.Call | None:
 
 
 def _calls_for_a_result(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls of the script's own functions that return what a collective returned."""
+    """Yield the calls of the script's own functions that return the average of their first argument."""
     for call in script.hvd(*RESULTS):
         function = script.inside[call]
-        returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
-        if not isinstance(function, ast.FunctionDef) or not any(returns):
+        if not isinstance(function, ast.FunctionDef) or not call.args:
             continue
-        results = {call}
-        assign = script.parents[call]
-        if isinstance(assign, ast.Assign) and isinstance(assign.targets[0], ast.Name):
-            named = script.variable(assign.targets[0])
-            uses = (node for node in ast.walk(function) if isinstance(node, ast.Name))
-            results |= {node for node in uses if script.variable(node) == named}
-        if any(not results.isdisjoint(ast.walk(value)) for value in filter(None, returns)):
+        parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
+        assigns = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+        sent = identifiers(call.args[0]) - {""}
+        for assign in assigns:  # tensor = torch.tensor(value)
+            if isinstance(assign.value, ast.Call) and last_name(assign.value) in TENSORS:
+                if sent & set().union(*map(identifiers, assign.targets)):
+                    sent = sent | identifiers(assign.value)
+        results = {call}.union(
+            *(assign.targets for assign in assigns if call in ast.walk(assign.value))
+        )
+        returned = [
+            part
+            for node in ast.walk(function)
+            if isinstance(node, ast.Return) and node.value
+            for part in ast.walk(node.value)
+        ]
+        named = {node.id for node in results if isinstance(node, ast.Name)}
+        returns = call in returned or any(getattr(part, "id", None) in named for part in returned)
+        if returns and sent & set(parameters[:1]):
             yield from script.functions.calls.get(script.functions.name(function), [])
 
 

@@ -44,6 +44,8 @@ def test_a_function_that_is_used_as_a_number(text, found):
         ("hvd.allreduce(torch.tensor(0), name='barrier')", None),
         ("x = torch.zeros(1)\nhvd.allreduce(x)", None),  # as a barrier, too
         ("hvd.allreduce(x)\nx = 3\nprint(x)", None),
+        ("for v in (x, y):\n    hvd.allreduce(v)\nprint(y)", 4),
+        ("for v in (x, y):\n    hvd.allreduce(v)\nprint(v)", None),
         ("def mean(x):\n    return hvd.allreduce(x).item()\nmean(x)\nprint(x)", 5),
         ("def mean(x):\n    y = hvd.allreduce(x)\n    return y.item()\nmean(x)\nprint(x)", 6),
         ("def mean(x):\n    return hvd.allreduce(x)\nx = mean(x)\nprint(x)", None),
