@@ -19,7 +19,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     shard                              of a data set, that this rank takes: its index, how many there are, and
                                        the seeds of the shuffle before it
     whole                              what a rank takes a part of by its rank: hashes of its items in any
-                                       order, and in their order
+                                       order and in their order, and the bounds of the slice
     reads                              of a loader that begins: samples and batches of an epoch, and a hash of
                                        the data
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
@@ -325,11 +325,26 @@ class Watch:
             line: of the expression.
             value: an array, a list of items, or a list with one array or list for each rank.
         """
+        self._note_whole(line, value, None)
+        return value
+
+    def part(self, line: int, value: Any, *bounds: Any) -> Any:
+        """Return a slice, and write down what it is a part of.
+
+        Args:
+            line: of the expression.
+            value: an array, a list, or anything else that can be sliced.
+            bounds: of the slice: start, stop and step.
+        """
+        self._note_whole(line, value, [number(bound) for bound in bounds])
+        return value[slice(*bounds)]
+
+    def _note_whole(self, line: int, value: Any, bounds: list[float | None] | None) -> None:
+        """Write down once for each line of what a rank takes a part by its rank."""
         if line not in self._wholes:  # a part of each batch may be taken in each step
             self._wholes.add(line)
             if found := items(value, self.size):
-                self.note("whole", line, **found._asdict())
-        return value
+                self.note("whole", line, **found._asdict(), bounds=bounds)
 
     def decide(self, line: int, text: str, value: Any) -> Any:
         """Write down a value that a decision to stop depends on, and return the value.

@@ -8,7 +8,8 @@
         ...                                   while __loop16__.again(step < 100):
     if args.adasum:                       if __hvdlab__.branch(18, 0, args.adasum):
         scale = hvd.local_size()              scale = hvd.local_size()
-    own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.whole(20, order)[hvd.rank()::hvd.size()]
+    own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.part(20, order, hvd.rank(), None, hvd.size())
+    own = parts[hvd.rank()]               own = __hvdlab__.whole(21, parts)[hvd.rank()]
 
 A decision to stop is the test of an `if` that leaves a loop or a round that trains, or sets
 `stop_training`, and the tests on which its variables depend. A loop that yields is left unchanged, because
@@ -85,8 +86,7 @@ class _Instrument(ast.NodeTransformer):
             place = ast.Constant(node.lineno), ast.Constant(node.col_offset)
             node.test = ast.copy_location(_call("branch", *place, node.test), node.test)
         if node in self.shards:
-            whole = _call("whole", ast.Constant(node.lineno), node.value)
-            node.value = ast.copy_location(whole, node.value)
+            new = _noted(node)
         if node in self.decisions:
             new = _call("decide", *self.decisions[node], node)
         elif isinstance(node, ast.For) and not _yields(node):
@@ -98,6 +98,16 @@ class _Instrument(ast.NodeTransformer):
         return ast.copy_location(new, node)
 
 
+def _noted(part: ast.Subscript) -> ast.expr:
+    """Return the expression of a part, in a form that writes down what it is a part of."""
+    line = ast.Constant(part.lineno)
+    if isinstance(part.slice, ast.Slice):
+        bounds = (part.slice.lower, part.slice.upper, part.slice.step)
+        return _call("part", line, part.value, *(each or ast.Constant(None) for each in bounds))
+    part.value = ast.copy_location(_call("whole", line, part.value), part.value)
+    return part
+
+
 def shards(script: Script) -> set[ast.Subscript]:
     """Return the expressions that take a part of something by the rank: `order[rank::size]`, `parts[rank]`.
 
@@ -105,13 +115,13 @@ def shards(script: Script) -> set[ast.Subscript]:
         script: the script.
     """
     guards = Guards(script)
-    return {
-        node
-        for node in script.nodes
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.ctx, ast.Load)
-        and guards.asks(node.slice)
-    }
+    found = set()
+    for node in script.nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            first = node.slice.lower if isinstance(node.slice, ast.Slice) else node.slice
+            if first is not None and guards.asks(first):
+                found.add(node)
+    return found
 
 
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:

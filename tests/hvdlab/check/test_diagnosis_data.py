@@ -174,7 +174,8 @@ def test_a_call_without_gradients_in_a_loop_that_trains_is_no_evaluation(loops, 
 def test_the_ranks_take_slices_of_one_order(orders, contents, wanted, facts):
     events = run()
     for rank, order in enumerate(orders):
-        plus(events, rank, kind="whole", line=4, count=9, content=contents[rank], order=order)
+        event = {"count": 9, "content": contents[rank], "order": order, "bounds": [rank, None, 2]}
+        plus(events, rank, kind="whole", line=4, **event)
     assert named(events, facts()) == wanted
 
 
@@ -225,4 +226,21 @@ def test_what_is_shuffled_before_it_is_sharded_has_one_seed(seeds, count, wanted
     events = run()
     for rank, own in enumerate(seeds):
         plus(events, rank, kind="shard", line=4, count=count, index=rank, seeds=own)
+    assert named(events, facts()) == wanted
+
+
+@pytest.mark.parametrize(
+    "bounds, wanted",
+    [
+        (([0, 4, None], [0, 4, None]), [("wrong-shard", 4)]),
+        (([0, 4, None], [4, 8, None]), []),
+        (([None, 4, None], [None, 4, None]), []),  # the beginning of something
+        ((None, None), []),  # parts[rank]
+    ],
+)
+def test_each_rank_takes_a_slice_of_its_own(bounds, wanted, facts):
+    events = run()
+    for rank, own in enumerate(bounds):
+        event = {"count": 8, "content": 3, "order": 3, "bounds": own}
+        plus(events, rank, kind="whole", line=4, **event)
     assert named(events, facts()) == wanted

@@ -28,6 +28,8 @@ else:
     size = hvd.size
 rank = hvd.rank()
 own = out[rank::2]
+parts = [out[:2], out[2:]]
+mine, first = parts[rank], out[:rank]
 """
 
     class Watch:
@@ -57,12 +59,17 @@ own = out[rank::2]
             self.seen.append(("whole", line))
             return value
 
+        def part(self, line, value, *bounds):
+            self.seen.append(("part", line, *bounds))
+            return value[slice(*bounds)]
+
     hvd = types.SimpleNamespace(size=2, rank=lambda: 1)
     plain, watched = {"hvd": hvd}, {instrument.WATCH: Watch(), "hvd": hvd}
     _run(compile(source, "script", "exec"), plain)
     _run(compile(instrument.instrument(source, "script"), "script", "exec"), watched)
     assert watched["out"] == plain["out"] and watched["size"] == plain["size"]
-    assert watched["own"] == plain["own"] and ("whole", 17) in Watch.seen
+    assert all(watched[name] == plain[name] for name in ("own", "mine", "first"))
+    assert ("part", 17, 1, None, 2) in Watch.seen and ("whole", 19) in Watch.seen
     assert ("each", 2) in Watch.seen and ("rounds", 10) in Watch.seen
     assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
     assert ("branch", 12, 0) in Watch.seen

@@ -110,7 +110,7 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def slices(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that take their shards of the same items in different orders.
+    """Yield a finding about ranks that take the same slice, or slices of the same items in different orders.
 
     Args:
         run: the events of the run.
@@ -120,6 +120,16 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
         return
     for events in zip(*(run.of(rank, "whole") for rank in run.ranks), strict=False):
         same = {(event["line"], event["count"], event["content"]) for event in events}
+        bounds = {tuple(event["bounds"] or ()) for event in events}
+        start = next(iter(bounds))[:1]
+        if len(run.ranks) > 1 and len(same) == len(bounds) == 1 and start and start[0] is not None:
+            yield finding(
+                "wrong-shard",
+                events[0]["line"],
+                f"All ranks take the same part of {events[0]['count']} items here, from item {start[0]:g} on. "
+                "So no rank reads the other items.",
+            )
+            return
         if len(same) == 1 and len({event["order"] for event in events}) > 1:
             yield finding(
                 "different-splits",
