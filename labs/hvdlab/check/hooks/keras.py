@@ -215,8 +215,14 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(evaluate)
     def noting_evaluate(self: Any, *arguments: Any, **options: Any) -> Any:
-        result = evaluate(self, *arguments, **options)
-        watch.loader = None
+        fitting, watch.fitting = (
+            watch.fitting,
+            True,
+        )  # its calls of the model are no loop of the script
+        try:
+            result = evaluate(self, *arguments, **options)
+        finally:
+            watch.fitting = fitting
         if not watch.fitting and watch.line():
             data = signature.bind(self, *arguments, **options).arguments.get("x")
             known = items(data, parts=1)

@@ -126,7 +126,7 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding(
                 "wrong-shard",
                 events[0]["line"],
-                f"All ranks take the same part of {events[0]['count']} items here, from item {start[0]:g} on. "
+                f"All ranks take the same part of {events[0]['count']} items here, from item {start[0]:g}. "
                 "So no rank reads the other items.",
             )
             return
