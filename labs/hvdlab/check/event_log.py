@@ -151,7 +151,7 @@ class Watch:
         self.loader = made, sharded
 
     def evaluates(self) -> None:
-        """Note that the script calls the model without gradients, once for each reading of a loader."""
+        """Note that the script calls the model in no training mode, once for each reading of a loader."""
         if self.loader:
             (made, sharded), self.loader = self.loader, None
             self.note("evaluate", made=made, sharded=sharded, content=None, loops=self.loops)

@@ -257,8 +257,8 @@ class Run:
     def evaluations(self) -> Iterator[tuple[dict, str]]:
         """Yield (event "evaluate", what came first after it) of the first rank.
 
-        What came first is "collective", "step" or "end". A call without gradients before the first step may
-        build the model. One in a loop that also makes steps is no evaluation either: that of the teacher in a
+        What came first is "collective", "step" or "end". A call of the model before the first step may
+        build it. One in a loop that also makes steps is no evaluation either: that of the teacher in a
         distillation, or the accuracy of a training batch.
         """
         events = self.events[self.ranks[0]]

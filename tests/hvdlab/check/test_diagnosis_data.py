@@ -119,11 +119,25 @@ def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wan
     assert named(events, facts()) == wanted
 
 
-def test_rank_0_may_evaluate_alone(facts):
-    events = plus(
-        run(), 0, kind="evaluate", steps=5, line=8, made=3, sharded=True, content=None, loops=[]
-    )
-    assert named(events, facts()) == []
+@pytest.mark.parametrize("sharded, wanted", [(True, [("metric-of-one-rank", 8)]), (False, [])])
+def test_rank_0_may_evaluate_all_images_and_not_only_its_shard(sharded, wanted, facts):
+    call = {"kind": "evaluate", "line": 8, "made": 3, "content": None, "loops": []}
+    events = plus(run(), 0, **call | {"steps": 5, "sharded": sharded})
+    assert named(events, facts()) == wanted
+
+
+@pytest.mark.parametrize("after, wanted", [("step", [("metric-of-one-rank", 8)]), ("end", [])])
+def test_an_evaluation_counts_if_the_script_fails_later(after, wanted, facts):
+    """Where it fails before the next step, a collective may have been about to follow."""
+    events = run()
+    step = {name: value for name, value in events[0][-4].items() if name not in ("at", "steps")}
+    call = {"kind": "evaluate", "line": 8, "made": 3, "content": None, "sharded": True}
+    for rank in events:
+        plus(events, rank, **call | {"steps": 5, "loops": [[2, 1]]})
+        if after == "step":
+            plus(events, rank, **step | {"batch": f"{rank}"})
+        events[rank][-1]["error"] = "ValueError: mine"
+    assert named(events, facts()) == wanted
 
 
 @pytest.mark.parametrize(

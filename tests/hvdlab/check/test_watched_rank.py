@@ -336,6 +336,7 @@ average = type("MetricAverageCallback", (keras.callbacks.Callback,), {})()
 for callbacks in [], [average]:
     own = data.shard(2, 1).batch(2)
     model.fit(images, labels, validation_data=own, callbacks=callbacks, verbose=0)
+model.fit(data.filter(lambda x, y: True).batch(2), verbose=0)
 
 watch.taped = watch.tape = True  # another tape is Horovod's
 for average in (lambda gradient: gradient), tf.identity:
@@ -359,7 +360,8 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     events = noted(tmp_path)
     steps = [event for event in events if event["kind"] == "step"]
     assert [step["weights"] for step in steps[:5]] == [[5, 12]] * 5
-    assert len(steps) == 5 + 5 + 1 + 1 + 2
+    assert len(steps) == 5 + 5 + 1 + 1 + 4 + 2
+    assert [event["length"] for event in events if event["kind"] == "loop"][-1] == 4
     assert [step["wrapped"] for step in steps[-2:]] == [False, True] and steps[-2]["start"]
     first, again, second, third, last = [step["batch"] for step in steps[5:10]]
     assert first == again != second != third == last

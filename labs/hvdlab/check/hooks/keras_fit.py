@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,10 @@ from hvdlab.check.fingerprints import items
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.loops import EPOCHS, Loop
+
+UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
+MOST_BATCHES = 2000  # that are counted
+COUNT_SECONDS = 10.0
 
 
 def fitting(keras: ModuleType, watch: Watch) -> None:
@@ -54,10 +59,23 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         finally:
             watch.fitting = False
         watch.note("fitted", line, cut=epochs > given["epochs"])
+        if length is None and (batches := _counted(_first_input(given["x"]))):
+            watch.note("loop", line, length=batches, made=None, nested=False)
         _note_validation(given["validation_data"], callbacks, line, watch)
         return history
 
     keras.Model.fit = noting_fit
+
+
+def _counted(data: Any) -> int | None:
+    """Return the batches of a data set of tf.data that does not know them, or None if they are many."""
+    if not hasattr(data, "cardinality") or int(data.cardinality()) != UNKNOWN:
+        return None
+    batches, until = 0, time.monotonic() + COUNT_SECONDS
+    for batches, _ in enumerate(data.take(MOST_BATCHES), 1):
+        if time.monotonic() > until:
+            return None
+    return batches if batches < MOST_BATCHES else None
 
 
 def _note_validation(data: Any, callbacks: Any, line: int | None, watch: Watch) -> None:

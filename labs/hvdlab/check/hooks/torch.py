@@ -173,7 +173,7 @@ def batches(torch: ModuleType, watch: Watch) -> None:
             if any(isinstance(value, torch.Tensor) for value in inputs):
                 watch.batch, watch.called = inputs, True
                 watch.forward = watch.line()
-        elif depth == 1 and not torch.is_grad_enabled():
+        elif depth == 1 and not (module.training and torch.is_grad_enabled()):
             watch.evaluates()
 
     def leave(module: Any, inputs: tuple, output: Any) -> None:

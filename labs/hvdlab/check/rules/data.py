@@ -197,23 +197,28 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if run.split() or run.crash() or facts.other:
+    if run.split() or facts.other:
         return
     sharded = [_evaluated_shards(run, rank) for rank in run.ranks]
+    tested = [{event["line"] for event in run.of(rank, "evaluate")} for rank in run.ranks]
     for event, after in run.evaluations():
-        until = "next step" if after == "step" else "end of the script"
-        unused = event["made"] is None and event["line"] in facts.unused
-        if (
-            all(event["line"] in lines for lines in sharded)
-            and after != "collective"
-            and not unused
-        ):
+        line, until = event["line"], "next step" if after == "step" else "end of the script"
+        if (event["made"] is None and line in facts.unused) or (run.crash() and after != "step"):
+            continue
+        ranks = [rank for rank, lines in zip(run.ranks, tested, strict=True) if line in lines]
+        own = all(
+            line in lines for rank, lines in zip(run.ranks, sharded, strict=True) if rank in ranks
+        )
+        if own and after != "collective":
             loader = f" (the loader of line {event['made']})" if event["made"] else ""
+            who = "Each rank evaluates its own shard"
+            if len(ranks) < len(run.ranks):
+                who = "Only some ranks evaluate, and only their own shards,"
             yield finding(
                 "metric-of-one-rank",
-                event["line"],
-                f"Each rank evaluates its own shard here{loader}, and no collective combines the results of "
-                f"the {len(run.ranks)} ranks before the {until}.",
+                line,
+                f"{who} here{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
+                f"before the {until}.",
             )
             return
 
