@@ -72,7 +72,8 @@ def _counted(data: Any) -> int | None:
     if not hasattr(data, "cardinality") or int(data.cardinality()) != UNKNOWN:
         return None
     batches, until = 0, time.monotonic() + COUNT_SECONDS
-    for batches, _ in enumerate(data.take(MOST_BATCHES), 1):
+    for _ in data.take(MOST_BATCHES):
+        batches += 1
         if time.monotonic() > until:
             return None
     return batches if batches < MOST_BATCHES else None
