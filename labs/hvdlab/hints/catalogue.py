@@ -388,6 +388,7 @@ MISTAKES = (
         "No DataLoader gets the DistributedSampler",
         "Pass it to the DataLoader, without shuffle=True: DataLoader(data, batch_size, sampler=sampler). "
         "Otherwise every rank reads all data.",
+        explains=_ids("identical-batches"),
     ),
     Mistake(
         "different-splits",

@@ -211,13 +211,13 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
         )
         if own and after != "collective":
             loader = f" (the loader of line {event['made']})" if event["made"] else ""
-            who = "Each rank evaluates its own shard"
+            who = "Each rank evaluates its own shard here"
             if len(ranks) < len(run.ranks):
-                who = "Only some ranks evaluate, and only their own shards,"
+                who = "Only some ranks evaluate here, and only their own shards"
             yield finding(
                 "metric-of-one-rank",
                 line,
-                f"{who} here{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
+                f"{who}{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
                 f"before the {until}.",
             )
             return

@@ -175,19 +175,10 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
                 seen = f"The decision depends on `{text}`, which in round {number} is {measured}."
                 yield finding("own-stop", line, seen)
                 return
-    train = {event["line"] for event in run.all("loop") + run.all("pass")}
-    for loop, (line, test) in facts.own_breaks.items():
-        if loop in train:
-            seen = (
-                f"Because of the test of line {test} only some ranks can leave the loop of line {loop} here. "
-                "The others continue, and wait for them (read from the source)."
-            )
-            yield finding("own-stop", line, seen)
-            return
 
 
 def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks with different numbers of batches.
+    """Yield a finding about ranks with different numbers of batches, or with a way out of a loop of their own.
 
     Args:
         run: the events of the run.
@@ -223,6 +214,15 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
             )
             seen = f"In one round of the loop of line {line} the numbers of steps differ: {counts}."
             yield finding("unequal-steps", own[max(steps, key=steps.get)], seen + run.waiting())
+            return
+    train = {event["line"] for event in run.all("loop") + run.all("pass")}
+    for loop, (line, test) in facts.own_breaks.items():
+        if loop in train:
+            seen = (
+                f"Because of the test of line {test} only some ranks can leave the loop of line {loop} here. "
+                "The others continue, and wait for them (read from the source)."
+            )
+            yield finding("own-stop", line, seen)
             return
 
 
