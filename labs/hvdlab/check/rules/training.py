@@ -178,7 +178,7 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks with different numbers of batches, or with a way out of a loop of their own.
+    """Yield a finding about ranks with different numbers of batches, or with their own way out of a loop.
 
     Args:
         run: the events of the run.
