@@ -258,3 +258,13 @@ def test_each_rank_takes_a_slice_of_its_own(bounds, wanted, facts):
         event = {"count": 8, "content": 3, "order": 3, "bounds": own}
         plus(events, rank, kind="whole", line=4, **event)
     assert named(events, facts()) == wanted
+
+
+def test_another_loader_in_the_same_line_may_read_all_images(facts):
+    events = run()
+    call = {"kind": "evaluate", "line": 8, "content": None, "steps": 5, "loops": [[2, 1]]}
+    for rank in events:
+        plus(events, rank, **call | {"made": 3, "sharded": True})
+        plus(events, rank, kind="collective", line=9, op="hvd.allreduce")
+        plus(events, rank, **call | {"made": 4, "sharded": False})
+    assert named(events, facts()) == []

@@ -199,40 +199,43 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if run.split() or facts.other:
         return
-    sharded = [_evaluated_shards(run, rank) for rank in run.ranks]
-    tested = [{event["line"] for event in run.of(rank, "evaluate")} for rank in run.ranks]
+    own = {rank: _evaluated_shards(run, rank) for rank in run.ranks}
+    tested = {rank: {_place(event) for event in run.of(rank, "evaluate")} for rank in run.ranks}
     for event, after in run.evaluations():
-        line, until = event["line"], "next step" if after == "step" else "end of the script"
-        if (event["made"] is None and line in facts.unused) or (run.crash() and after != "step"):
+        until = "next step" if after == "step" else "end of the script"
+        unused = event["made"] is None and event["line"] in facts.unused
+        if after == "collective" or unused or (run.crash() and after != "step"):
             continue
-        ranks = [rank for rank, lines in zip(run.ranks, tested, strict=True) if line in lines]
-        own = all(
-            line in lines for rank, lines in zip(run.ranks, sharded, strict=True) if rank in ranks
-        )
-        if own and after != "collective":
+        ranks = [rank for rank in run.ranks if _place(event) in tested[rank]]
+        if all(_place(event) in own[rank] for rank in ranks):
             loader = f" (the loader of line {event['made']})" if event["made"] else ""
             who = "Each rank evaluates its own shard here"
             if len(ranks) < len(run.ranks):
                 who = "Only some ranks evaluate here, and only their own shards"
             yield finding(
                 "metric-of-one-rank",
-                line,
+                event["line"],
                 f"{who}{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
                 f"before the {until}.",
             )
             return
 
 
-def _evaluated_shards(run: Run, rank: int) -> set[int]:
-    """Return the lines in which a rank evaluates a shard: data that another rank does not evaluate."""
-    lines = {event["line"] for event in run.of(rank, "evaluate") if event["sharded"]}
+def _place(event: dict) -> tuple[int | None, int | None]:
+    """Return the line of an evaluation, and the line of the loader that it reads."""
+    return event["line"], event["made"]
+
+
+def _evaluated_shards(run: Run, rank: int) -> set[tuple[int | None, int | None]]:
+    """Return the evaluations (see `_place`) of a shard: of data that another rank does not evaluate."""
+    found = {_place(event) for event in run.of(rank, "evaluate") if event["sharded"]}
     by_rank = [run.of(other, "evaluate") for other in run.ranks]
     for events in zip(*by_rank, strict=False):
-        same = len({event["line"] for event in events}) == 1
+        same = len({_place(event) for event in events}) == 1
         contents = {event["content"] for event in events}
         if same and None not in contents and len(contents) > 1:
-            lines.add(events[0]["line"])
-    return lines
+            found.add(_place(events[0]))
+    return found
 
 
 RULES = batches, whole, orders, splits, slices, shards, samplers, evaluation
