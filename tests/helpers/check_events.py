@@ -17,6 +17,7 @@ def run(steps=5, ranks=2, **changes):
                 "what": "hvd.DistributedOptimizer",
                 "optimizer": 0,
                 "averages": True,
+                "own_module": False,
                 "reduces": "Average",
             },
             {"kind": "broadcast", "line": 5, "what": "hvd.broadcast_parameters", "weights": 2},

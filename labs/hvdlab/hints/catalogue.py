@@ -160,6 +160,8 @@ MISTAKES = (
         "The wrapped optimizer never averages gradients",
         "With Keras 3 write `import hvdlab.keras.horovod as hvd`. Horovod's own module averages with legacy "
         "Keras only (TF_USE_LEGACY_KERAS=1), where most of its callbacks need another fix.",
+        fix_with_tape="Leave the optimizer plain, and write tape = hvd.DistributedGradientTape(tape) above "
+        "tape.gradient(...).",
         explains=_ids("replicas-diverged batch-norm-drift"),
     ),
     Mistake(

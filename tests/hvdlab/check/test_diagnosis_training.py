@@ -364,3 +364,21 @@ def test_a_way_out_of_a_training_loop_that_only_some_ranks_have(facts):
     assert named(run(), facts(source)) == [("own-stop", 7)]
     elsewhere = ("import", "for line in lines:\n    if hvd.rank() == 0: break\nimport")
     assert "own-stop" not in dict(named(run(), facts(elsewhere)))
+
+
+@pytest.mark.parametrize(
+    "own_module, api, wanted",
+    [
+        (True, "keras", [("gradients-not-averaged", 4)]),
+        (False, "keras", [("replicas-diverged", 7)]),  # hvdlab.keras.horovod averages in `apply`
+        (True, "torch", [("replicas-diverged", 7)]),
+    ],
+)
+def test_horovods_own_wrapper_averages_nothing_in_a_loop_of_keras(own_module, api, wanted, facts):
+    events = run(weights=lambda rank, step: [1.0 + rank * (step > 1)])
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "optimizer")["api"] = api
+        next(e for e in events[rank] if e["kind"] == "wrap")["own_module"] = own_module
+    found = judge(events, facts())
+    assert [(one.id, one.line) for one in found] == wanted
+    assert ("DistributedGradientTape" in found[0].fix) == (wanted[0][0] == "gradients-not-averaged")

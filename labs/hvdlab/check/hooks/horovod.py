@@ -205,7 +205,8 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
             if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
                 watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
-                       averages=averages(result), reduces=_reduction(hvd, name, options))  # fmt: skip
+                       averages=averages(result), own_module=_of_own_module(result),
+                       reduces=_reduction(hvd, name, options))  # fmt: skip
         return result
 
     return call
@@ -267,6 +268,11 @@ def averages(optimizer: Any) -> bool:
     classes = {cls.__module__ for cls in type(optimizer).__mro__}
     keras3 = any(module.startswith("keras.src") for module in classes)
     return not (keras3 and hasattr(type(optimizer), "_allreduce"))
+
+
+def _of_own_module(optimizer: Any) -> bool:
+    """Return whether Horovod's own Keras module made a wrapped optimizer."""
+    return type(optimizer).__module__ == "horovod._keras"
 
 
 def _reduction(hvd: ModuleType, wrapper: str, options: dict[str, Any]) -> str:

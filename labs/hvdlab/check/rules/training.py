@@ -42,6 +42,19 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
             )
     if any(not event["averages"] for event in wraps):
         return
+    step = divergence(run)
+    tapes = any("Tape" in event["what"] for event in wraps)
+    own_module = any(event["own_module"] for event in wraps)
+    began_equal = step and (step > 1 or run.weights_broadcast())
+    if run.api() == "tape" and own_module and not tapes and began_equal:
+        yield finding(
+            "gradients-not-averaged",
+            facts.wrapped_at(wraps[0]),
+            "Horovod's own Keras module wrapped an optimizer here. The wrapper averages in fit and minimize, "
+            "and not the gradients that a loop passes to apply_gradients. After step "
+            f"{step} the weights of the ranks differ.",
+        )
+        return
     created = {event["optimizer"]: event for event in run.rank0("optimizer")}
     for number in run.plain_optimizers():
         step = divergence(run, number)
