@@ -164,8 +164,9 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding(
                 "different-splits",
                 events[0]["line"],
-                "The data set is shuffled before this line, with other seeds on the ranks. So each rank "
-                "takes its shard of another order: several ranks read some samples, and none reads others.",
+                "The data set is shuffled before this line, with another seed on each rank. So each rank "
+                "takes its shard of another order. Several ranks read some of the samples, and no rank reads "
+                "others.",
             )
             return
 
