@@ -94,7 +94,8 @@ class Watch:
         self.fitting = False  # inside model.fit, which counts its own steps
         self.taped = False  # there has been a DistributedGradientTape
         self.tape = False  # gradients come from one
-        self.plain: list = []  # gradients of other tapes, which no optimizer has got yet
+        # References to gradients of other tapes, which no optimizer has got yet.
+        self.plain: list[weakref.ref] = []
         self.batch = None  # what the model was called with since the last step
         # Graphs of TensorFlow with collectives -> (traced function, number of its graphs before this one).
         self.graphs: Any = weakref.WeakKeyDictionary()

@@ -105,9 +105,9 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
 def _plain(gradients: list, watch: Watch) -> bool:
     """Return whether gradients come from a tape that is not Horovod's, and do not keep them any longer."""
     own = {id(each) for each in gradients if each is not None}
-    plain = bool(own) and own <= {id(each) for each in watch.plain}
-    watch.plain = [each for each in watch.plain if id(each) not in own]
-    return plain
+    kept = {id(each()): each for each in watch.plain if each() is not None}
+    watch.plain = [kept[each] for each in kept.keys() - own]
+    return bool(own) and own <= kept.keys()
 
 
 def _default_rate(kind: type) -> float | None:

@@ -1,6 +1,7 @@
 """Hooks in TensorFlow: the graphs of tf.function, in which a rank may wait for other ranks, and tf.data."""
 
 import functools
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +50,7 @@ def tapes(module: ModuleType, watch: Watch) -> None:
     def noting_gradient(self: Any, *arguments: Any, **options: Any) -> Any:
         result = gradient(self, *arguments, **options)
         if watch.taped and isinstance(result, list | tuple):
-            watch.plain += [each for each in result if each is not None]
+            watch.plain += [weakref.ref(each) for each in result if each is not None]
         return result
 
     module.GradientTape.gradient = noting_gradient
