@@ -91,6 +91,16 @@ def items(value: Any, parts: int) -> Items | None:
     return Items(len(hashes), zlib.crc32(repr(sorted(hashes)).encode()), order)
 
 
+def content(value: Any) -> int | None:
+    """Return the hash of the items of an array or list in any order; None for anything else.
+
+    Args:
+        value: as in `items`.
+    """
+    found = items(value, parts=1)
+    return found.content if found else None
+
+
 def _hashes(value: Any) -> list[int]:
     """Return the hash of each item of an array, an index of pandas, or a list; none for anything else."""
     if isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import SAMPLE, items, number
+from hvdlab.check.fingerprints import SAMPLE, content, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
@@ -204,7 +204,9 @@ def _compiled(tf: ModuleType) -> bool:
 
 
 def evaluations(keras: ModuleType, watch: Watch) -> None:
-    """Write down the calls of `evaluate`, and calls of a model outside a tape, and whether they read a shard.
+    """Write down the evaluations of a model, and whether they read a shard.
+
+    An evaluation is a call of `evaluate`, or a call of the model outside a tape.
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
@@ -215,24 +217,16 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(evaluate)
     def noting_evaluate(self: Any, *arguments: Any, **options: Any) -> Any:
-        fitting, watch.fitting = (
-            watch.fitting,
-            True,
-        )  # its calls of the model are no loop of the script
+        fitting = watch.fitting
+        watch.fitting = True  # the calls of the model in it are no loop of the script
         try:
             result = evaluate(self, *arguments, **options)
         finally:
             watch.fitting = fitting
         if not watch.fitting and watch.line():
             data = signature.bind(self, *arguments, **options).arguments.get("x")
-            known = items(data, parts=1)
-            watch.note(
-                "evaluate",
-                made=None,
-                sharded=of_shard(data),
-                content=known.content if known else None,
-                loops=watch.loops,
-            )
+            found = {"sharded": of_shard(data), "content": content(data)}
+            watch.note("evaluate", made=None, loops=watch.loops, **found)
         return result
 
     keras.Model.evaluate = noting_evaluate

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import items
+from hvdlab.check.fingerprints import content
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.loops import EPOCHS, Loop
@@ -38,8 +38,7 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         bound.apply_defaults()
         given = bound.arguments
         length, line = _steps(given), watch.line()
-        known = None if given["steps_per_epoch"] else items(_first_input(given["x"]), parts=1)
-        content = known.content if known else None
+        read = None if given["steps_per_epoch"] else content(_first_input(given["x"]))
         if length is None or length > watch.limit:
             given["steps_per_epoch"] = watch.limit
         epochs, given["epochs"] = (
@@ -51,15 +50,16 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
-        watch.note("fit", line, length=length, content=content)
+        watch.note("fit", line, length=length, content=read)
         _note_devices(watch)
         watch.fitting = True
         try:
             history = fit(*bound.args, **bound.kwargs)
+            batches = _counted(_first_input(given["x"])) if length is None else None
         finally:
             watch.fitting = False
         watch.note("fitted", line, cut=epochs > given["epochs"])
-        if length is None and (batches := _counted(_first_input(given["x"]))):
+        if batches:
             watch.note("loop", line, length=batches, made=None, nested=False)
         _note_validation(given["validation_data"], callbacks, line, watch)
         return history
@@ -85,9 +85,8 @@ def _note_validation(data: Any, callbacks: Any, line: int | None, watch: Watch) 
         return
     averages = any("MetricAverage" in type(each).__name__ for each in callbacks)
     if data is not None and not averages:
-        known = items(_first_input(data), parts=1)
-        content = known.content if known else None
-        watch.note("evaluate", line, made=None, sharded=of_shard(data), content=content, loops=[])
+        found = {"sharded": of_shard(data), "content": content(_first_input(data))}
+        watch.note("evaluate", line, made=None, loops=[], **found)
 
 
 def _steps_callback(keras: ModuleType, watch: Watch) -> type:

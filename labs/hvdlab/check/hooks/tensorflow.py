@@ -87,11 +87,15 @@ def data(module: ModuleType, watch: Watch) -> None:
 
 def _seeds(data: Any) -> list[float | None] | None:
     """Return the two seeds of the shuffle in a data set, which are 0 without a seed; None: no shuffle."""
-    while data is not None:
-        if "ShuffleDataset" in type(data).__name__:
-            return [number(data._seed), number(data._seed2)]
+    shuffle = _made_by(data, "ShuffleDataset")
+    return None if shuffle is None else [number(shuffle._seed), number(shuffle._seed2)]
+
+
+def _made_by(data: Any, kind: str) -> Any:
+    """Return the data set itself, or the last one that it is made of, of one kind of tf.data, or None."""
+    while data is not None and kind not in type(data).__name__:
         data = getattr(data, "_input_dataset", None)
-    return None
+    return data
 
 
 def of_shard(data: Any) -> bool:
@@ -100,8 +104,5 @@ def of_shard(data: Any) -> bool:
     Args:
         data: the data set, or anything else.
     """
-    while data is not None:
-        if "ShardDataset" in type(data).__name__:
-            return (number(data._num_shards) or 0) > 1
-        data = getattr(data, "_input_dataset", None)
-    return False
+    shard = _made_by(data, "ShardDataset")
+    return shard is not None and (number(shard._num_shards) or 0) > 1
