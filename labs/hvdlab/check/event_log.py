@@ -4,7 +4,9 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
 `line` (of the script, where the call came from), and more fields by kind:
 
     start, end                         of the script; `end` with the error, if there was one
-    init, wrap, broadcast, join        calls of Horovod or torch.distributed; its wrapper broadcasts, too
+    init, wrap, join                   calls of Horovod or torch.distributed
+    broadcast                          of weights or of an optimizer's state, also by the wrapper of
+                                       torch.distributed: how many weights, and whether all were sent before
     destroy                            of the process group
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
@@ -13,7 +15,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     optimizer                          created
     fit, fitted                        its call, with the batches of an epoch and a hash of the data; its end,
                                        early or not
-    step                               of an optimizer: loss, batch, rate, weights, statistics
+    step                               of an optimizer: loss, batch, rate, weights, statistics, and whether no
+                                       broadcast has sent these weights
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
     shard                              of a data set, that this rank takes: its index, how many there are, and
@@ -41,12 +44,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdlab.check.fingerprints import digest, items, number
+from hvdlab.check.fingerprints import digest, identity, items, number
 from hvdlab.check.loops import Loop, Pass
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
@@ -90,6 +93,7 @@ class Watch:
         self.running: list[Loop] = []  # the loops that are running, the innermost last
         self.waits: list[Wait] = []  # the innermost last
         self.locks: set[int] = set()  # descriptors of files that are locked
+        self._sent: set[int] | None = set()  # weights that were broadcast; None: they are not known
         self.wrapping = False  # inside DistributedOptimizer, which creates another optimizer
         self.fitting = False  # inside model.fit, which counts its own steps
         self.taped = False  # there has been a DistributedGradientTape
@@ -115,6 +119,8 @@ class Watch:
         self.averaged: set[int] = (
             set()
         )  # of those whose gradients it averages in the next backward pass
+        # Calls a function with the value of a tensor of TensorFlow when its graph runs.
+        self.when_run: Callable[[Any, Callable], None] | None = None
         self._decisions: dict[tuple[int, str], int] = {}
         self._wholes: set[int] = set()  # lines
         self._branches: set[tuple[int, int, bool | None]] = set()
@@ -141,6 +147,25 @@ class Watch:
         with self._lock:
             if not self._file.closed:
                 self._file.write(text + "\n")
+
+    def sends(self, weights: Iterable[Any] | None) -> bool:
+        """Note that the script broadcasts weights, and return whether it has broadcast all of them before.
+
+        Args:
+            weights: tensors or variables; None if they are not known.
+        """
+        sent = None if weights is None else {*map(identity, weights)}
+        again = bool(sent) and self._sent is not None and sent <= self._sent
+        self._sent = None if sent is None or self._sent is None else self._sent | sent
+        return again
+
+    def unsent(self, weights: Iterable[Any]) -> bool:
+        """Return whether the script has broadcast none of some weights.
+
+        Args:
+            weights: tensors or variables.
+        """
+        return self._sent is not None and self._sent.isdisjoint(map(identity, weights))
 
     def reads(self, made: int | None, sharded: bool) -> None:
         """Note that the script begins to read a loader.
@@ -353,8 +378,10 @@ class Watch:
         Args:
             line: of the decision.
             text: source of the expression.
-            value: its value.
+            value: its value; a number, an array without dimensions, or anything else.
         """
+        if self.when_run:
+            self.when_run(value, lambda result: self.decide(line, text, result))
         seen = self._decisions.get((line, text), 0)
         if seen < MAX_DECISIONS and (noted := number(value)) is not None:
             self._decisions[line, text] = seen + 1

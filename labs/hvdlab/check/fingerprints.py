@@ -32,6 +32,18 @@ def number(value: Any) -> float | None:
         return None
 
 
+def identity(weight: Any) -> int:
+    """Return a number that all references to one weight have in common.
+
+    Args:
+        weight: a tensor of PyTorch, or a variable of TensorFlow or Keras.
+    """
+    if hasattr(weight, "data_ptr"):
+        return weight.data_ptr()
+    inner = getattr(weight, "_value", None)  # Keras 3
+    return id(weight if inner is None else inner)
+
+
 def digest(value: Any) -> str | None:
     """Return the hash of a sample of the arrays and tensors in a batch.
 

@@ -132,6 +132,15 @@ class Run:
         """Return the broadcasts on the first rank that send weights, or tensors of an unknown kind."""
         return [event for event in self.rank0("broadcast") if event["weights"] != 0]
 
+    def never_sent(self, number: int | None) -> bool:
+        """Return whether the first rank broadcasts none of the weights of an optimizer before its last step.
+
+        Args:
+            number: of the optimizer.
+        """
+        own = [event for event in self.rank0("step") if event["optimizer"] == number]
+        return bool(own) and bool(own[-1].get("unsent"))
+
     # --- ends -----------------------------------------------------------------------------------
 
     def errors(self) -> list[tuple[int, str, int | None]]:

@@ -37,6 +37,8 @@ WATCHED = {
     "torch.distributed": torch_distributed.watch,
     "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
     "tensorflow.python.eager.polymorphic_function.concrete_function": tensorflow.graphs,
+    "tensorflow.python.autograph.core.config": tensorflow.unchanged,
+    "tensorflow.python.autograph.pyct.inspect_utils": tensorflow.sources,
     "tensorflow.python.data.ops.dataset_ops": tensorflow.data,
     "tensorflow.python.eager.backprop": tensorflow.tapes,
     "sklearn.model_selection": sklearn.watch,

@@ -159,6 +159,20 @@ def test_a_broadcast_that_is_not_reached_is_named(facts):
     assert (found.id, found.line) == ("no-broadcast", 5) and "did not reach" in found.seen
 
 
+@pytest.mark.parametrize(
+    "again, line, seen",
+    [(True, 9, "sends weights that an earlier broadcast"), (False, 5, "sends other weights")],
+)
+def test_weights_that_no_broadcast_sends_are_named_where_others_are_sent(again, line, seen, facts):
+    events = run(weights=lambda rank, step: [1.0 + rank, 2.0], unsent=lambda *_: True)
+    for rank in events:
+        repeated = dict(kind="broadcast", line=9, what="hvd.broadcast_parameters", weights=2)
+        if again:
+            before_training(events, rank, **repeated, again=True)
+    (found,) = judge(events, facts())
+    assert (found.id, found.line) == ("no-broadcast", line) and seen in found.seen
+
+
 def test_a_broadcast_after_the_last_step_may_have_made_the_weights_equal(facts):
     events = run(steps=1, weights=lambda rank, step: [1.0 + rank, 2.0])
     assert named(events, facts()) == [("replicas-diverged", 7)]

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from hvdlab.check import instrument
+from hvdlab.check import decisions, instrument
 
 
 def test_instrumenting_changes_no_result_and_no_line():
@@ -88,7 +88,7 @@ for epoch in range(9):
     if patience(loss) and best > 1:
         break
 """
-    found = instrument.operands(ast.parse(source))
+    found = decisions.operands(ast.parse(source))
     assert sorted(ast.unparse(part) for part, line in found) == ["best", "loss", "stop"]
     assert dict((ast.unparse(part), line) for part, line in found)["loss"] == 8
 
@@ -105,7 +105,7 @@ for epoch in range(9):
     if stop:
         break
 """
-    assert [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))] == ["stop"]
+    assert [ast.unparse(part) for part, _ in decisions.operands(ast.parse(source))] == ["stop"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ for epoch in range(9):
     if {test} or mine > 3:
         break
 """
-    found = [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))]
+    found = [ast.unparse(part) for part, _ in decisions.operands(ast.parse(source))]
     assert found == [asked, "mine"]
 
 
@@ -146,7 +146,7 @@ if mode > 1:
         if best < 1:
             break
 """
-    assert [ast.unparse(part) for part, _ in instrument.operands(ast.parse(source))] == ["best"]
+    assert [ast.unparse(part) for part, _ in decisions.operands(ast.parse(source))] == ["best"]
 
 
 def test_what_cannot_be_wrapped_is_left_as_it_is():
@@ -170,14 +170,14 @@ def cycle(loader):
 
 def test_an_error_code_ends_all_ranks_and_is_no_stop():
     source = "for x in data:\n    if isnan(loss):\n        sys.exit({})\n"
-    assert [line for _, line in instrument.operands(ast.parse(source.format(0)))] == [2]
-    assert instrument.operands(ast.parse(source.format(1))) == []
-    assert instrument.operands(ast.parse(source.format("'loss is nan'"))) == []
+    assert [line for _, line in decisions.operands(ast.parse(source.format(0)))] == [2]
+    assert decisions.operands(ast.parse(source.format(1))) == []
+    assert decisions.operands(ast.parse(source.format("'loss is nan'"))) == []
 
 
 def test_a_generator_decides_nothing():
     source = "def rows():\n    while len(found) < 9:\n        yield found\n"
-    assert instrument.operands(ast.parse(source)) == []
+    assert decisions.operands(ast.parse(source)) == []
 
 
 def _run(code, names):
@@ -191,8 +191,38 @@ def _run(code, names):
         ("optimizer.step()\n    if loss > 9: continue", []),
         ("if loss > 9: continue\n    print(loss)", []),
         ("if hvd.rank() > 0: continue\n    optimizer.step()", []),
+        ("if loss < 9: optimizer.step()", ["loss"]),
+        ("if loss < 9: optimizer.step()\n    else: fast.step()", []),
+        ("if loss < 9:\n        hvd.allreduce(loss)", ["loss"]),
+        ("if scaler is not None: optimizer.step()", ["scaler is not None"]),
+        ("if isinstance(loss, Tensor): optimizer.step()", ["isinstance(loss, Tensor)"]),
+        ("if loss < 9: print(loss)", []),
     ],
 )
-def test_a_round_that_is_left_before_its_step_is_a_decision(body, asked):
-    found = instrument.operands(ast.parse(f"for batch in data:\n    {body}"))
+def test_what_makes_a_step_or_leaves_a_round_before_it_is_a_decision(body, asked):
+    found = decisions.operands(ast.parse(f"for batch in data:\n    {body}"))
     assert [ast.unparse(part) for part, line in found] == asked
+
+
+def test_the_text_for_autograph_has_the_decisions_in_the_same_lines():
+    source = '''\
+def train(data):
+    for größe in data:
+        if (größe + loss(größe) >
+                best["größe"]) and 3 < best["ß"]: optimizer.step()
+'''
+    lines = instrument.with_decisions(source.encode())
+    assert [line.count("__hvdlab__.decide(3") for line in lines] == [0, 0, 1, 2]
+    asked = []
+    watched = types.SimpleNamespace(decide=lambda line, text, value: asked.append(text) or value)
+    steps = []
+    names = {
+        "__hvdlab__": watched,
+        "loss": lambda x: 2 * x,
+        "best": {"größe": 4, "ß": 5},
+        "optimizer": types.SimpleNamespace(step=lambda: steps.append(1)),
+    }
+    exec("".join(lines), names)
+    names["train"]([1, 2])
+    first = ["größe + loss(größe)", "best['größe']"]
+    assert asked == [*first, *first, "best['ß']"] and steps == [1]

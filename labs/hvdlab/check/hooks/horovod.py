@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -148,12 +148,15 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
             arguments = iter(sent), *arguments[1:]
         else:
             sent = arguments[0] if arguments else None
-        weights = 0 if of_optimizer else _weights(sent)
+        tensors = [] if of_optimizer else _tensors(sent)
+        # The variables of an optimizer of Keras are not trainable.
+        weights = None if tensors is None else sum(getattr(t, "trainable", True) for t in tensors)
         # The broadcast of a state steps the optimizer, to create that state.
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                watch.note("broadcast", what=f"hvd.{name}", weights=weights)
+                again = watch.sends(tensors)
+                watch.note("broadcast", what=f"hvd.{name}", weights=weights, again=again)
                 watch.progress += not of_optimizer
             if _traced():
                 _note_traced(f"hvd.{name}", watch)
@@ -166,17 +169,16 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
     return call
 
 
-def _weights(sent: Any) -> int | None:
-    """Return how many of the tensors that a broadcast gets are weights, or None if they are unknown.
-
-    The variables of an optimizer of Keras are not trainable.
+def _tensors(sent: Any) -> list[Any] | None:
+    """Return the tensors that a broadcast gets, or None if they are unknown.
 
     Args:
-        sent: a state_dict, or a list of tensors, pairs or variables.
+        sent: a state_dict, or a list of tensors, variables, or pairs of a name and a tensor.
     """
     if not isinstance(sent, Iterable):
         return None
-    return sum(bool(getattr(each, "trainable", True)) for each in sent)
+    values = sent.values() if isinstance(sent, Mapping) else sent
+    return [each[1] if isinstance(each, tuple) else each for each in values]
 
 
 def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Callable:

@@ -13,7 +13,7 @@ from hvdlab.check.fingerprints import SAMPLE, content, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
-from hvdlab.check.hooks.tensorflow import of_shard
+from hvdlab.check.hooks.tensorflow import compiled, of_shard
 
 
 def watch(keras: ModuleType, watch: Watch) -> None:
@@ -96,7 +96,7 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
         )
         start = [] if averaged else _squares(variables())
         result = apply(*given.args, **given.kwargs)
-        _step_outside_fit(self, averaged, start, _squares(variables()), watch)
+        _step_outside_fit(self, averaged, start, variables(), watch)
         return result
 
     setattr(base, name, noting_apply)
@@ -125,24 +125,28 @@ def _squares(variables: Iterable[Any]) -> list[Any]:
     return [tf.reduce_sum(tf.square(tf.cast(v, tf.float64))) for v in variables]
 
 
-def _step_outside_fit(optimizer: Any, averaged: bool, start: list, end: list, watch: Watch) -> None:
+def _step_outside_fit(
+    optimizer: Any, averaged: bool, start: list, variables: list, watch: Watch
+) -> None:
     """Write down a step now, or insert that into the graph that TensorFlow is building of the step.
 
     Args:
         optimizer: that stepped.
         averaged: whether a DistributedGradientTape has averaged the gradients.
         start: squared norms of the weights before the step; empty if the gradients are averaged.
-        end: squared norms of the weights after it.
+        variables: the weights.
         watch: gets the event.
     """
     tf = sys.modules.get("tensorflow")
     eager = tf is None or tf.executing_eagerly()
+    end = _squares(variables)
 
     def note(*squares: Any) -> None:
         norms = [float(square) ** 0.5 for square in squares]
         watch.start = norms[: len(start)] or None
         weights = norms[len(start) :]
-        watch.step(may_end=eager, **facts(optimizer, averaged), weights=weights)
+        unsent = watch.unsent(variables)
+        watch.step(may_end=eager, **facts(optimizer, averaged), weights=weights, unsent=unsent)
 
     if eager:
         note(*start, *end)
@@ -174,7 +178,7 @@ def _keep_batch(data: Any, watch: Watch) -> None:
     tensors = [part for part in tf.nest.flatten(data) if isinstance(part, tf.Tensor)] if tf else []
     if not tensors or tf.executing_eagerly():
         watch.batch = tensors or data
-    elif not _compiled(tf):
+    elif not compiled(tf):
         for place, tensor in enumerate(tensors):
             _keep_sample(tf, tensor, place, watch.kept)
 
@@ -194,13 +198,6 @@ def _keep_sample(tf: ModuleType, tensor: Any, place: int, kept: dict) -> None:
             kept[key] = tf.Variable(tf.zeros([0], tensor.dtype), trainable=False, shape=[None])
     flat = tf.reshape(tensor, [-1])
     kept[key].assign(flat[:: tf.maximum(1, -(-tf.size(flat) // SAMPLE))])
-
-
-def _compiled(tf: ModuleType) -> bool:
-    """Return whether XLA compiles the graph: XLA has no variables of changing shape, and calls no Python."""
-    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-
-    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def evaluations(keras: ModuleType, watch: Watch) -> None:

@@ -125,6 +125,7 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
                 may_end=False,
                 **facts(model.optimizer, watch.tape),
                 weights=[norm(v) for v in model.trainable_variables],
+                unsent=watch.unsent(model.trainable_variables),
                 statistics=statistics(model) if watch.looks_at_statistics() else None,
             )
             self.loop.ended()

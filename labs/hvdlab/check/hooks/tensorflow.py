@@ -1,12 +1,17 @@
-"""Hooks in TensorFlow: the graphs of tf.function, in which a rank may wait for other ranks, and tf.data."""
+"""Hooks in TensorFlow: the graphs of tf.function, in which a rank may wait or decide, and tf.data."""
 
 import functools
+import inspect
+import sys
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import number
+from hvdlab.check.instrument import with_decisions
 
 
 def graphs(module: ModuleType, watch: Watch) -> None:
@@ -19,6 +24,7 @@ def graphs(module: ModuleType, watch: Watch) -> None:
         module: tensorflow.python.eager.polymorphic_function.concrete_function.
         watch: gets the events.
     """
+    watch.when_run = _when_run
     function = module.ConcreteFunction
     call_flat = function._call_flat
 
@@ -35,6 +41,67 @@ def graphs(module: ModuleType, watch: Watch) -> None:
             watch.waits.pop()
 
     function._call_flat = noting_call_flat
+
+
+def _when_run(tensor: Any, function: Callable[[Any], None]) -> None:
+    """Insert a call of a function into the graph that TensorFlow is building, with the value of a tensor.
+
+    Args:
+        tensor: a number or a truth value of that graph; nothing is done for anything else.
+        function: the function.
+    """
+    tf = sys.modules.get("tensorflow")
+    if not hasattr(tf, "is_symbolic_tensor") or not tf.is_symbolic_tensor(tensor):
+        return
+
+    def call(value: Any) -> None:  # py_function wants no result
+        function(value)
+
+    kind = tensor.dtype
+    if tensor.shape.rank == 0 and (kind.is_floating or kind.is_integer or kind.is_bool):
+        if not compiled(tf):
+            tf.py_function(call, [tensor], [])
+
+
+def compiled(tf: ModuleType) -> bool:
+    """Return whether XLA compiles the graph: XLA has no variables of changing shape, and calls no Python.
+
+    Args:
+        tf: TensorFlow.
+    """
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def unchanged(module: ModuleType, watch: Watch) -> None:
+    """Let AutoGraph leave the functions of the watch as they are.
+
+    Args:
+        module: tensorflow.python.autograph.core.config.
+        watch: of this rank.
+    """
+    module.CONVERSION_RULES = (module.DoNotConvert("hvdlab.check"), *module.CONVERSION_RULES)
+
+
+def sources(module: ModuleType, watch: Watch) -> None:
+    """Give AutoGraph the script with its decisions instrumented, because it translates the source.
+
+    Args:
+        module: tensorflow.python.autograph.pyct.inspect_utils.
+        watch: knows the script.
+    """
+    read = module.getimmediatesource
+
+    @functools.wraps(read)
+    def instrumented(function: Any) -> str:
+        if inspect.getsourcefile(function) != watch.script:
+            return read(function)
+        _, start = inspect.findsource(function)
+        lines = with_decisions(Path(watch.script).read_bytes())
+        return "".join(inspect.getblock(lines[start:]))
+
+    module.getimmediatesource = instrumented
 
 
 def tapes(module: ModuleType, watch: Watch) -> None:

@@ -93,6 +93,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             rate=number(group.get("lr")),  # Adafactor's may be None
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, _weights(optimizer)),
+            unsent=watch.unsent(_weights(optimizer)),
             statistics=_statistics(norm_layers) if watch.looks_at_statistics() else None,
         )
         watch.averaged -= ids

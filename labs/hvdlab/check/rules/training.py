@@ -91,6 +91,9 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             continue
         ranks, difference = pair(run, number, step)
         early = [event for event in run.weights_broadcast() if not event["steps"]]
+        if step == 1 and run.weights_broadcast() and run.never_sent(number):
+            yield finding("no-broadcast", *_others_sent(number, run))
+            continue
         if step == 1 and early and apart_before(run, number):
             yield finding("no-broadcast", *_changed_after(early[-1], run))
             continue
@@ -143,6 +146,27 @@ def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
         "sends those of another model."
     )
     return sent["line"], seen
+
+
+def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
+    """Return the broadcast that may be meant for the weights of an optimizer, and what was observed.
+
+    It is one that sends weights again, or the last one.
+
+    Args:
+        number: of the optimizer.
+        run: the events of the run.
+    """
+    sent = run.weights_broadcast()
+    again = next((event for event in sent if event.get("again")), None)
+    made = next((e for e in run.rank0("optimizer") if e["optimizer"] == number), None)
+    whose = f"{made['name']} of line {made['line']}" if made else "one optimizer"
+    if again:
+        what = f"This {again['what']} sends weights that an earlier broadcast has sent"
+    else:
+        what = f"This {sent[-1]['what']} sends other weights"
+    seen = f"{what}. No broadcast sends those that {whose} trains, and they differ after step 1."
+    return (again or sent[-1])["line"], seen
 
 
 def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
