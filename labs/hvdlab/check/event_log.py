@@ -287,6 +287,7 @@ class Watch:
         loss, self.loss = self.loss, None
         batch, self.batch, self.called = self.batch, None, False
         facts["forward"], self.forward = self.forward, None
+        self.loader = None  # what is read now is for training
         hashed = digest(batch) if batch is not None else self._loop_items()
         start, self.start = self.start, None
         facts |= {"loops": self.loops, "start": start, "stack": self.stack()}

@@ -1,9 +1,13 @@
 """The loops of a watched script, which end after a few steps of training: see `Watch.each`."""
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 EPOCHS = 2  # rounds after which a loop around a training loop ends
+UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
+MOST_BATCHES = 2000  # that are counted
+COUNT_SECONDS = 10.0
 
 
 class Watch(Protocol):
@@ -14,12 +18,14 @@ class Watch(Protocol):
         progress: steps of all optimizers and broadcasts of weights so far.
         passes: training loops that have ended.
         running: the loops that are running, the innermost last.
+        loader: what the script has begun to read, until it evaluates.
     """
 
     limit: int
     progress: int
     passes: int
     running: "list[Loop]"
+    loader: tuple[int | None, bool] | None
 
     def line(self) -> int | None:
         """Return the line of the script that is running."""
@@ -118,8 +124,37 @@ class Pass:
                 loop.iteration += 1
                 yield loop.item
                 if loop.ended():
+                    self._count()
                     return
             loop.left = "at its end"
+
+
+    def _count(self) -> None:
+        """Write down the batches of a data set that does not know them, after the check has cut the loop."""
+        loader = self.watch.loader  # counting them is no reading of the script
+        batches = counted(self.iterable)
+        self.watch.loader = loader
+        if batches:
+            self.watch.note("loop", self.line, length=batches, made=None, nested=False)
+
+
+def counted(data: Any) -> int | None:
+    """Return the batches of a data set of tf.data that does not know them.
+
+    Args:
+        data: the data set, or anything else.
+
+    Returns:
+        The batches; None if they are many, and for anything else.
+    """
+    if not hasattr(data, "cardinality") or int(data.cardinality()) != UNKNOWN:
+        return None
+    batches, until = 0, time.monotonic() + COUNT_SECONDS
+    for _ in data.take(MOST_BATCHES):
+        batches += 1
+        if time.monotonic() > until:
+            return None
+    return batches if batches < MOST_BATCHES else None
 
 
 def _length(iterable: Any) -> int | None:

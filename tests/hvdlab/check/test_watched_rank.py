@@ -338,6 +338,9 @@ for callbacks in [], [average]:
     model.fit(images, labels, validation_data=own, callbacks=callbacks, verbose=0)
 model.fit(data.filter(lambda x, y: True).batch(2), verbose=0)
 model(images)  # the batches that were counted after fit are no evaluation
+for x, y in watch.each(99, data.filter(lambda x, y: True).batch(1)):
+    optimizer.apply(grads, [one, other])
+model(images)  # nor is this one of what the loop reads, which trains
 
 watch.taped = watch.tape = True  # another tape is Horovod's
 for average in (lambda gradient: gradient), tf.identity:
@@ -361,8 +364,10 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     events = noted(tmp_path)
     steps = [event for event in events if event["kind"] == "step"]
     assert [step["weights"] for step in steps[:5]] == [[5, 12]] * 5
-    assert len(steps) == 5 + 5 + 1 + 1 + 4 + 2
-    assert [event["length"] for event in events if event["kind"] == "loop"][-1] == 4
+    assert len(steps) == 5 + 5 + 1 + 1 + 4 + 8 + 2
+    loops = [event for event in events if event["kind"] == "loop"]
+    assert [event["length"] for event in loops if event["line"] == 99] == [None, 8]
+    assert [event["length"] for event in loops if event["line"] != 99][-1] == 4
     assert [step["wrapped"] for step in steps[-2:]] == [False, True] and steps[-2]["start"]
     first, again, second, third, last = [step["batch"] for step in steps[5:10]]
     assert first == again != second != third == last

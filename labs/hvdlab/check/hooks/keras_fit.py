@@ -4,7 +4,6 @@ import functools
 import inspect
 import os
 import sys
-import time
 from types import ModuleType
 from typing import Any
 
@@ -12,12 +11,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import content
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.hooks.tensorflow import of_shard
-from hvdlab.check.loops import EPOCHS, Loop
-
-UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
-MOST_BATCHES = 2000  # that are counted
-COUNT_SECONDS = 10.0
-
+from hvdlab.check.loops import EPOCHS, Loop, counted
 
 def fitting(keras: ModuleType, watch: Watch) -> None:
     """Make `fit` end early, and add a callback to it that writes down its steps.
@@ -55,7 +49,7 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         watch.fitting = True
         try:
             history = fit(*bound.args, **bound.kwargs)
-            batches = _counted(_first_input(given["x"])) if length is None else None
+            batches = counted(_first_input(given["x"])) if length is None else None
         finally:
             watch.fitting = False
         watch.note("fitted", line, cut=epochs > given["epochs"])
@@ -65,18 +59,6 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         return history
 
     keras.Model.fit = noting_fit
-
-
-def _counted(data: Any) -> int | None:
-    """Return the batches of a data set of tf.data that does not know them, or None if they are many."""
-    if not hasattr(data, "cardinality") or int(data.cardinality()) != UNKNOWN:
-        return None
-    batches, until = 0, time.monotonic() + COUNT_SECONDS
-    for _ in data.take(MOST_BATCHES):
-        batches += 1
-        if time.monotonic() > until:
-            return None
-    return batches if batches < MOST_BATCHES else None
 
 
 def _note_validation(data: Any, callbacks: Any, line: int | None, watch: Watch) -> None:
