@@ -19,8 +19,9 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
                                        broadcast has sent these weights
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
-    shard                              of a data set, that this rank takes: its index, how many there are, and
-                                       the seeds of the shuffle before it
+    shard                              of a data set, that this rank takes: its index, how many there are, the
+                                       seeds of the shuffle before it, how many shards the data set is one
+                                       of, and a hash of the data if the script has cut it by the rank
     whole                              what a rank takes a part of by its rank: hashes of its items in any
                                        order and in their order, and the bounds of the slice
     reads                              of a loader that begins: samples and batches of an epoch, and a hash of
@@ -365,6 +366,11 @@ class Watch:
         """
         self._note_whole(line, value, [number(bound) for bound in bounds])
         return value[slice(*bounds)]
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether the script has taken a part of something by its rank."""
+        return bool(self._wholes)
 
     def _note_whole(self, line: int, value: Any, bounds: list[float | None] | None) -> None:
         """Write down once for each line of what a rank takes a part by its rank."""

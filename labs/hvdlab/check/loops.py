@@ -128,7 +128,6 @@ class Pass:
                     return
             loop.left = "at its end"
 
-
     def _count(self) -> None:
         """Write down the batches of a data set that does not know them, after the check has cut the loop."""
         loader = self.watch.loader  # counting them is no reading of the script

@@ -11,6 +11,7 @@ from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders, uses
 from hvdlab.script_analysis.horovod_calls import (
     discarded,
     fewer_rounds,
+    local_shard,
     own_breaks,
     own_schedule,
     plain_gradient,
@@ -88,6 +89,7 @@ class Facts(NamedTuple):
         old_argument: passes OLD_ARGUMENT to compile, which Keras 3 does not accept.
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
         discarded: discards the result of a collective, and uses the argument later.
+        local_shard: takes one of as many shards as there are ranks, by the rank on its machine.
         own_schedule: steps a learning rate schedule, or creates a callback for one, on some ranks only.
         own_stopper: whether that callback is EarlyStopping.
         own_breaks: line of a loop -> (line of a `break` of some ranks only, line of the test of the rank).
@@ -120,6 +122,7 @@ class Facts(NamedTuple):
     old_argument: int | None
     uncalled: int | None
     discarded: int | None
+    local_shard: int | None
     own_schedule: int | None
     own_stopper: bool
     own_breaks: dict[int, tuple[int, int]]
@@ -180,6 +183,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         old_argument=old_argument(script),
         uncalled=getattr(uncalled(script), "lineno", None),
         discarded=getattr(discarded(script), "lineno", None),
+        local_shard=getattr(local_shard(script), "lineno", None),
         own_schedule=getattr(own, "lineno", None),
         own_stopper=own is not None and last_name(own) == "EarlyStopping",
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hvdlab.script_analysis.ast_helpers import identifiers, last_name
+from hvdlab.script_analysis.origins import GLOBAL_RANK, GLOBAL_SIZE, LOCAL_RANK, Origin
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import HOROVOD, Script
 
@@ -13,6 +14,7 @@ PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
 TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
 ROUNDS = re.compile(r"epoch|step|iter|batch|len\(|num|size")  # a number of rounds, or of samples
+VARIABLES = ast.Name | ast.Attribute
 RESULTS = ("allreduce", "allgather", "broadcast", "grouped_allreduce")  # they change no argument
 
 
@@ -58,21 +60,41 @@ def discarded(script: Script) -> ast.Call | None:
         script: the script.
     """
     for call in (*script.hvd(*RESULTS), *_calls_for_a_result(script)):
-        sent = call.args[0] if call.args else None
-        if isinstance(script.parents[call], ast.Expr) and isinstance(sent, ast.Name):
+        sent = _unwrapped(call.args[0]) if call.args else None
+        if _is_dropped(call, script) and isinstance(sent, VARIABLES):
             variables, end = {script.variable(sent)}, call.end_lineno
-            for loop in script.ancestors(
-                call
-            ):  # for value in (loss, accuracy): hvd.allreduce(value)
-                if isinstance(loop, ast.For) and ast.unparse(loop.target) == sent.id:
+            for loop in script.ancestors(call):
+                # for value in (loss, accuracy): hvd.allreduce(value)
+                if isinstance(loop, ast.For) and ast.unparse(loop.target) == ast.unparse(sent):
                     inside = (node for node in ast.walk(loop.iter) if isinstance(node, ast.Name))
                     variables, end = {*map(script.variable, inside)}, loop.end_lineno
-            names = (node for node in script.nodes if isinstance(node, ast.Name))
+            names = (node for node in script.nodes if isinstance(node, VARIABLES))
             later = [n for n in names if n.lineno > end and script.variable(n) in variables]
             first = min(later, key=lambda node: node.lineno, default=None)
             if first is not None and isinstance(first.ctx, ast.Load):
                 return call
     return None
+
+
+def _is_dropped(call: ast.Call, script: Script) -> bool:
+    """Return whether nothing uses the result of a call, or of its method: `hvd.allreduce(x).item()`."""
+    node, method = call, script.parents[call]
+    while getattr(script.parents[method], "func", None) is method:
+        node, method = script.parents[method], script.parents[script.parents[method]]
+    return isinstance(script.parents[node], ast.Expr)
+
+
+def _unwrapped(sent: ast.expr) -> ast.expr:
+    """Return what the argument of a collective is made of: x of `torch.tensor(x)`, `x.detach()`, `x.grad`."""
+    while True:
+        if isinstance(sent, ast.Call) and last_name(sent) in TENSORS and sent.args:
+            sent = sent.args[0]
+        elif isinstance(sent, ast.Call) and not sent.args and isinstance(sent.func, ast.Attribute):
+            sent = sent.func.value
+        elif isinstance(sent, ast.Attribute) and sent.attr in ("grad", "data"):
+            sent = sent.value
+        else:
+            return sent
 
 
 def _calls_for_a_result(script: Script) -> Iterator[ast.Call]:
@@ -200,6 +222,32 @@ def fewer_rounds(script: Script) -> bool:
         and isinstance(node.op, ast.Div | ast.FloorDiv)
     ]
     return any(ROUNDS.search(ast.unparse(n)) and script.uses_size(by) for n, by in divided)
+
+
+def local_shard(script: Script) -> ast.expr | None:
+    """Return the first shard of as many as there are ranks that a script chooses by the local rank, or None.
+
+    Args:
+        script: the script.
+    """
+    for call in script.named(*SHARDING):
+        if _by_local_rank([*call.args, *(word.value for word in call.keywords)], script):
+            return call
+    for node in script.nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            parts = (node.slice.lower, node.slice.upper, node.slice.step)
+            if _by_local_rank([part for part in parts if part], script):
+                return node
+    return None
+
+
+def _by_local_rank(parts: list[ast.expr], script: Script) -> bool:
+    """Return whether expressions depend on the local rank and the number of ranks, and not on the rank."""
+
+    def depend(origin: Origin) -> bool:
+        return any(script.depends(part, origin) for part in parts)
+
+    return depend(LOCAL_RANK) and depend(GLOBAL_SIZE) and not depend(GLOBAL_RANK)
 
 
 def unused_evaluations(script: Script) -> set[int]:

@@ -28,4 +28,6 @@ SIZE = Origin(
     re.compile(r"(WORLD|LOCAL)_SIZE\Z|NTASKS\Z"),
     re.compile(r"\A(world_)?size\Z|\An(um)?_(ranks|procs|processes|workers|gpus|replicas)\Z"),
 )
+GLOBAL_RANK = Origin(frozenset({"rank", "Get_rank", "get_rank"}))
+GLOBAL_SIZE = Origin(frozenset({"size", "Get_size", "get_world_size"}))
 LOCAL_RANK = Origin(frozenset({"local_rank"}))

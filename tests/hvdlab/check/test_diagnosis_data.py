@@ -5,6 +5,8 @@ from check_events import named, plus, run
 
 from hvdlab.check.diagnosis import judge
 
+SHARD = dict(kind="shard", line=4, count=2, seeds=None, outer=1, content=None)
+
 
 def test_equal_batches_are_a_mistake_only_if_all_are(facts):
     assert named(run(batch=lambda r, s: f"{s}"), facts()) == [("identical-batches", 6)]
@@ -58,7 +60,7 @@ def test_each_rank_takes_a_shard_of_its_own(indices, count, wanted, facts):
     def sharded():
         events = run(batch=lambda rank, step: f"{step}" if wanted else f"{rank}-{step}")
         for rank, index in enumerate(indices):
-            plus(events, rank, kind="shard", line=4, count=count, index=index, seeds=None)
+            plus(events, rank, **SHARD | {"count": count, "index": index})
         return events
 
     assert named(sharded(), facts()) == wanted
@@ -239,7 +241,7 @@ def test_a_fit_with_all_data_on_each_rank_is_named(contents, wanted, facts):
 def test_what_is_shuffled_before_it_is_sharded_has_one_seed(seeds, count, wanted, facts):
     events = run()
     for rank, own in enumerate(seeds):
-        plus(events, rank, kind="shard", line=4, count=count, index=rank, seeds=own)
+        plus(events, rank, **SHARD | {"count": count, "index": rank, "seeds": own})
     assert named(events, facts()) == wanted
 
 
@@ -268,3 +270,19 @@ def test_another_loader_in_the_same_line_may_read_all_images(facts):
         plus(events, rank, kind="collective", line=9, op="hvd.allreduce")
         plus(events, rank, **call | {"made": 4, "sharded": False})
     assert named(events, facts()) == []
+
+
+@pytest.mark.parametrize(
+    "outer, contents, wanted",
+    [
+        (1, [None, None], []),
+        (2, [None, None], [("wrong-shard", 4)]),
+        (1, [7, 8], [("wrong-shard", 4)]),
+        (1, [7, 7], []),  # what was cut by the rank is something else
+    ],
+)
+def test_a_shard_is_not_taken_of_the_part_of_one_rank(outer, contents, wanted, facts):
+    events = run()
+    for rank, content in enumerate(contents):
+        plus(events, rank, **SHARD | {"index": rank, "outer": outer, "content": content})
+    assert named(events, facts()) == wanted

@@ -205,12 +205,12 @@ def test_what_makes_a_step_or_leaves_a_round_before_it_is_a_decision(body, asked
 
 
 def test_the_text_for_autograph_has_the_decisions_in_the_same_lines():
-    source = '''\
+    source = """\
 def train(data):
     for größe in data:
         if (größe + loss(größe) >
                 best["größe"]) and 3 < best["ß"]: optimizer.step()
-'''
+"""
     lines = instrument.with_decisions(source.encode())
     assert [line.count("__hvdlab__.decide(3") for line in lines] == [0, 0, 1, 2]
     asked = []

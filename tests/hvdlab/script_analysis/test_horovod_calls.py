@@ -5,6 +5,7 @@ import pytest
 from hvdlab.script_analysis.horovod_calls import (
     discarded,
     fewer_rounds,
+    local_shard,
     own_breaks,
     own_schedule,
     plain_gradient,
@@ -50,6 +51,13 @@ def test_a_function_that_is_used_as_a_number(text, found):
         ("def mean(x):\n    y = hvd.allreduce(x)\n    return y.item()\nmean(x)\nprint(x)", 6),
         ("def mean(x):\n    return hvd.allreduce(x)\nx = mean(x)\nprint(x)", None),
         ("def wait(x):\n    hvd.allreduce(x)\nwait(x)\nprint(x)", None),
+        ("hvd.allreduce(torch.tensor(x), name='x')\nprint(x)", 3),
+        ("hvd.allreduce(self.x).item()\nprint(self.x)", 3),
+        ("hvd.allreduce(self.x).item()\nprint(self.y)", None),
+        ("for p in model.parameters():\n    hvd.allreduce(p.grad)\nstep(model)", 4),
+        ("for p in model.parameters():\n    p.grad = hvd.allreduce(p.grad)\nstep(model)", None),
+        ("use(hvd.allreduce(x).item())\nprint(x)", None),
+        ("hvd.allreduce(torch.zeros(len(x)))\nprint(x)", None),  # as a barrier
     ],
 )
 def test_a_collective_whose_result_is_discarded(text, found):
@@ -116,3 +124,20 @@ def test_a_gradient_of_a_tape_that_horovod_does_not_replace(wrap, found):
 )
 def test_rounds_that_are_divided_by_the_ranks(text, found):
     assert fewer_rounds(Script(f"{IMPORTS}{text}".encode())) == found
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("data.shard(hvd.size(), hvd.local_rank())", 3),
+        ("data.shard(hvd.size(), hvd.rank())", None),
+        ("data.shard(hvd.local_size(), hvd.local_rank())", None),
+        ("DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.local_rank())", 3),
+        ("r = hvd.local_rank()\nown = data[r::hvd.size()]", 4),
+        ("n = len(x) // hvd.size()\nfirst = hvd.local_rank() * n\nown = x[first:first + n]", 5),
+        ("n = len(x) // hvd.size()\nfirst = hvd.rank() * n\nown = x[first:first + n]", None),
+        ("gpus = all_gpus[hvd.local_rank():hvd.local_rank() + 1]", None),
+    ],
+)
+def test_a_shard_of_all_ranks_is_not_chosen_by_the_local_rank(text, found):
+    assert line(local_shard(Script(f"{IMPORTS}{text}".encode()))) == found

@@ -13,6 +13,7 @@ from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.loops import EPOCHS, Loop, counted
 
+
 def fitting(keras: ModuleType, watch: Watch) -> None:
     """Make `fit` end early, and add a callback to it that writes down its steps.
 

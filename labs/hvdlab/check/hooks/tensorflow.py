@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.fingerprints import number
+from hvdlab.check.fingerprints import content, number
 from hvdlab.check.instrument import with_decisions
 
 
@@ -137,8 +137,9 @@ def data(module: ModuleType, watch: Watch) -> None:
         self: Any, num_shards: Any, index: Any, *arguments: Any, **options: Any
     ) -> Any:
         if watch.line():
-            seeds = _seeds(self)
-            watch.note("shard", count=number(num_shards), index=number(index), seeds=seeds)
+            where = {"count": number(num_shards), "index": number(index)}
+            found = _content(self) if watch.has_cut else None
+            watch.note("shard", **where, seeds=_seeds(self), outer=_shards(self), content=found)
         return shard(self, num_shards, index, *arguments, **options)
 
     iterate = module.DatasetV2.__iter__
@@ -171,5 +172,16 @@ def of_shard(data: Any) -> bool:
     Args:
         data: the data set, or anything else.
     """
+    return _shards(data) > 1
+
+
+def _shards(data: Any) -> float:
+    """Return of how many shards a data set is one, or one that it is made of; 1: it is no shard."""
     shard = _made_by(data, "ShardDataset")
-    return shard is not None and (number(shard._num_shards) or 0) > 1
+    return 1 if shard is None else number(shard._num_shards) or 1
+
+
+def _content(data: Any) -> int | None:
+    """Return the hash of the array or list that a data set is made of, or None if there is none."""
+    slices = _made_by(data, "TensorSliceDataset")
+    return None if slices is None else content(slices._tensors[0])

@@ -64,7 +64,9 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
         watch.note("sampler", replicas=self.num_replicas, split=of)
-        watch.note("shard", count=self.num_replicas, index=self.rank, seeds=None)
+        content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
+        where = {"count": self.num_replicas, "index": self.rank}
+        watch.note("shard", **where, seeds=None, outer=1, content=content)
 
     cls.__init__ = __init__
 
@@ -147,7 +149,7 @@ def _read_by(loader: Any, torch: ModuleType) -> dict[str, Any]:
 def _content(data: Any, dataset: type) -> int | None:
     """Return the hash of the arrays and lists of a data set, and of the data sets in it; None if unknown."""
     rows, found = len(data), []
-    for value in vars(data).values():
+    for value in getattr(data, "__dict__", {}).values():
         if isinstance(value, dataset):
             found.append(_content(value, dataset))
         else:

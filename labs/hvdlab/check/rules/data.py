@@ -141,7 +141,7 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def shards(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that take the same shard, or shards of data in different orders.
+    """Yield a finding about ranks that take the same shard, shards of a part, or of different orders.
 
     Args:
         run: the events of the run.
@@ -149,6 +149,15 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if run.split():
         return  # the ranks of a process set may compute parts of one batch
+    if facts.local_shard:
+        yield finding(
+            "wrong-shard",
+            facts.local_shard,
+            "The number of a rank on its machine chooses one of as many shards as there are ranks on all "
+            "machines (read from the source). On two machines two ranks take the same shard, and no rank "
+            "reads the last ones.",
+        )
+        return
     for events in zip(*(run.of(rank, "shard") for rank in run.ranks), strict=False):
         index, count = events[0]["index"], events[0]["count"]
         same = {(event["line"], event["index"], event["count"]) for event in events}
@@ -157,6 +166,19 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
                 "wrong-shard",
                 events[0]["line"],
                 f"All ranks take shard {index:g} of {count:g} here, so no rank reads the other shards.",
+            )
+            return
+        contents = {event["content"] for event in events}
+        cut = None not in contents and len(contents) == len(run.ranks) > 1
+        if (count or 0) > 1 and (cut or count * events[0]["outer"] > len(run.ranks)):
+            parts = {event["line"] for event in run.rank0("whole")}
+            where = f" (line {min(parts)})" if cut and parts else ""
+            yield finding(
+                "wrong-shard",
+                events[0]["line"],
+                f"The data that are divided into {count:g} shards here are already the part of one rank"
+                f"{where}. So each rank takes a part of its part, and no rank reads the rest. Leave out one "
+                "of the two.",
             )
             return
         seeds = {tuple(event["seeds"] or ()) for event in events}
