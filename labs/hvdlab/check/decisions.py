@@ -9,7 +9,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
-from hvdlab.check.source_facts import COLLECTIVES, TORCH_COLLECTIVES
+from hvdlab.check.source_facts import COLLECTIVES, TORCH_COLLECTIVES, applies
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.rank_guards import Guards
@@ -134,7 +134,8 @@ def _calls_in_one_branch(test: ast.If, functions: set[str]) -> bool:
     """Return whether one branch of an `if` calls some functions, and the other branch none of them."""
 
     def calls(block: list[ast.stmt]) -> bool:
-        return any(_calls(part, functions) for statement in block for part in ast.walk(statement))
+        parts = (part for statement in block for part in ast.walk(statement))
+        return any(isinstance(p, ast.Call) and (_calls(p, functions) or applies(p)) for p in parts)
 
     return calls(test.body) != calls(test.orelse)
 

@@ -165,7 +165,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
         tape=_first(script, lambda call: last_name(call) == "GradientTape"),
         wrapped=_first(script, lambda call: last_name(call) == "DistributedGradientTape"),
-        applied=_first(script, _applies),
+        applied=_first(script, applies),
         gpu=uses_gpu(script),
         pin=pin,
         pin_line=pin_line,
@@ -339,8 +339,12 @@ def _first(script: Script, wanted: Callable[[ast.Call], bool]) -> int | None:
     return next((call.lineno for call in script.calls if wanted(call)), None)
 
 
-def _applies(call: ast.Call) -> bool:
-    """Return whether a call applies gradients; `apply` alone may be another function."""
+def applies(call: ast.Call) -> bool:
+    """Return whether a call applies gradients; `apply` alone may be another function.
+
+    Args:
+        call: of the script.
+    """
     owner = getattr(call.func, "value", None)
     named = last_name(call) == "apply" and (identifier(owner) or "").startswith("opt")
     return named or last_name(call) == "apply_gradients"

@@ -70,7 +70,7 @@ def test_a_scheduler_that_replaces_the_rate_is_named(facts):
     cycle = facts(("for batch", "OneCycleLR(optimizer, max_lr=0.1)\nfor batch"))
     (found,) = judge(run(), cycle)
     assert (found.id, found.line) == ("rate-unscaled", 6)
-    assert "The scheduler here replaces the learning rate" in found.seen
+    assert "This replaces the learning rate of the optimizer" in found.seen
 
 
 def test_adasum_wants_no_factor_in_the_rate(facts):

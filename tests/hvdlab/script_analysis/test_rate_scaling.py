@@ -160,3 +160,30 @@ def test_the_batch_of_a_rank_is_its_part_of_a_batch(text):
 )
 def test_a_loss_that_is_divided_by_the_number_of_ranks(source, divided):
     assert rates(Script(source.encode())).loss_divided is divided
+
+
+SET = "\nfor group in o.param_groups:\n    group['lr'] = {}"
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (SET.format("args.lr * 0.1 ** (epoch // 30)"), 3),
+        ("\nlr = 0.1\nlr = lr * 0.5" + SET.format("lr"), 5),
+        (SET.format("args.lr * hvd.size() * 0.1"), None),
+        (SET.format("group['lr'] * 0.1"), None),
+        (SET.format("group['initial_lr'] * 0.1"), None),
+        (SET.format("schedule(epoch) * 0.1"), None),
+        (SET.format("lr"), None),  # from elsewhere
+        ("\nargs.lr *= hvd.size()" + SET.format("args.lr * 0.1"), None),
+        ("\ndef unused():\n    group['lr'] = 0.1", None),
+        ("\nif args.constant:\n    group['lr'] = 0.1", None),
+        ("\ndef plan(epoch):\n    return 0.1 * 0.5 ** epoch\nLearningRateScheduler(plan)", 4),
+        ("\ndef plan(epoch, lr):\n    return lr * 0.5\nLearningRateScheduler(plan)", None),
+        ("\nLearningRateScheduler(lambda epoch: 0.1 * hvd.size())", None),
+        ("\nLearningRateScheduler(plan)", None),
+    ],
+)
+def test_a_rate_that_is_set_later_replaces_the_scaled_one(text, line):
+    found = rates(Script(f"o = optim.SGD(ps, lr=args.lr * hvd.size()){text}".encode()))
+    assert (found.power == 0) == bool(line) and (not line or found.line == line)

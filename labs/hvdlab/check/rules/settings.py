@@ -70,7 +70,7 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
     )
     unscaled = min(power, scaled.power) <= 0 and scaled.batch_power >= 0
     if scaled.line and unscaled and not adds and not adasum:
-        what = "The scheduler here replaces the learning rate of the optimizer by its own, which"
+        what = "This replaces the learning rate of the optimizer by one that"
         yield finding(
             "rate-unscaled",
             next((scaled.lines[e["line"]] for e in used if e["line"] in scaled.lines), scaled.line),
