@@ -2,10 +2,12 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+SENDS = re.compile(r"barrier|broadcast")  # collectives that combine no values
 EQUAL = (
     1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
 )
@@ -263,19 +265,26 @@ class Run:
                 order = None
         return list(found.values())
 
+    def in_epochs(self) -> bool:
+        """Return whether the training loop of the first rank is inside another loop."""
+        return any(len(event["loops"]) > 1 for event in self.rank0("step"))
+
     def evaluations(self) -> Iterator[tuple[dict, str]]:
         """Yield (event "evaluate", what came first after it) of the first rank.
 
-        What came first is "collective", "step" or "end". A call of the model before the first step may
-        build it. One in a loop that also makes steps is no evaluation either: that of the teacher in a
-        distillation, or the accuracy of a training batch.
+        What came first is "collective" (one that combines values), "step" or "end". A call of the model
+        before the first step may build it. One in a loop that also makes steps is no evaluation either: that
+        of the teacher in a distillation, or the accuracy of a training batch.
         """
         events = self.events[self.ranks[0]]
         train = [_without_round(event["loops"]) for event in events if event["kind"] == "step"]
         for place, event in enumerate(events):
             if event["kind"] == "evaluate" and event["steps"]:
                 ends = (
-                    one for one in events[place:] if one["kind"] in ("collective", "step", "end")
+                    one
+                    for one in events[place:]
+                    if one["kind"] in ("step", "end")
+                    or (one["kind"] == "collective" and not SENDS.search(one["op"]))
                 )
                 first = next(ends, {"kind": ""})
                 if not event["loops"] or _without_round(event["loops"]) not in train:

@@ -19,6 +19,7 @@ from hvdlab.script_analysis.horovod_calls import (
     unused_evaluations,
 )
 from hvdlab.script_analysis.legacy_keras import old_argument
+from hvdlab.script_analysis.metrics import not_combined
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
 from hvdlab.script_analysis.script import Script
@@ -95,6 +96,9 @@ class Facts(NamedTuple):
         own_breaks: line of a loop -> (line of a `break` of some ranks only, line of the test of the rank).
         plain_gradient: gets a gradient from a tape that DistributedGradientTape does not replace.
         fewer_rounds: whether it divides a number of epochs, steps or batches by the number of ranks.
+        one_rank: line of a loop -> (metric that no collective gets, although one gets another metric of the
+            loop; line that prints, logs or returns it).
+        new_orders: whether it calls set_epoch.
         unused: calls of `evaluate` whose results it does not use.
     """
 
@@ -128,6 +132,8 @@ class Facts(NamedTuple):
     own_breaks: dict[int, tuple[int, int]]
     plain_gradient: int | None
     fewer_rounds: bool
+    one_rank: dict[int, tuple[str, int]]
+    new_orders: bool
     unused: set[int]
 
     def wrapped_at(self, event: dict) -> int | None:
@@ -189,8 +195,19 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},
         plain_gradient=getattr(plain_gradient(script), "lineno", None),
         fewer_rounds=fewer_rounds(script),
+        one_rank={  # the first metric of each loop
+            loop: shown for loop, *shown in reversed([*not_combined(script, _combining(script))])
+        },
+        new_orders=bool(script.named("set_epoch")),
         unused=unused_evaluations(script),
     )
+
+
+def _combining(script: Script) -> set[str]:
+    """Return the last names of the functions that combine values of the ranks, the script's own included."""
+    names = {*COLLECTIVES, *TORCH_COLLECTIVES}
+    names = {name for name in names if "broadcast" not in name and "barrier" not in name}
+    return names | {getattr(script.inside[call], "name", "") for call in script.named(*names)}
 
 
 def branches(script: Script) -> set[ast.If | ast.IfExp]:

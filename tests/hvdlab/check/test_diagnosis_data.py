@@ -17,8 +17,8 @@ def test_equal_batches_are_a_mistake_only_if_all_are(facts):
 
 
 def test_an_order_is_the_same_only_if_the_sampler_of_the_training_repeats_it(facts):
-    def orders(*given, evaluation=True):
-        events = run(steps=8)
+    def orders(*given, evaluation=True, epochs=()):
+        events = run(steps=8, loops=lambda rank, step: [*epochs, [7, step + 1]])
         for rank in events:
             steps = [i for i, e in enumerate(events[rank]) if e["kind"] == "step"]
             for at, order in reversed([*zip(steps[::4], given, strict=False)]):
@@ -30,6 +30,9 @@ def test_an_order_is_the_same_only_if_the_sampler_of_the_training_repeats_it(fac
 
     assert named(orders(1, 2), facts()) == []
     assert named(orders(2), facts()) == []  # a single epoch
+    assert named(orders(2, epochs=[[6, 1]]), facts()) == [("same-order", 6)]
+    sets = facts(("for batch", "sampler.set_epoch(epoch)\nfor batch"))
+    assert named(orders(2, epochs=[[6, 1]]), sets) == []
     assert named(orders(2, 2), facts()) == [("same-order", 6)]
 
 
@@ -93,6 +96,7 @@ def test_a_sampler_must_reach_a_loader(facts):
         ([], True, [("metric-of-one-rank", 8)]),
         (["step", "collective"], True, [("metric-of-one-rank", 8)]),
         (["collective"], True, []),
+        (["barrier"], True, [("metric-of-one-rank", 8)]),
         ([], False, []),  # every rank evaluates with all images
     ],
 )
@@ -112,12 +116,11 @@ def test_results_of_shards_are_combined_before_the_next_step(after, sharded, wan
             loops=[[2, 1]],
         )
         for kind in after:
-            own = (
-                step | {"batch": f"{rank}"}
-                if kind == "step"
-                else {"line": 9, "op": "hvd.allreduce"}
-            )
-            plus(events, rank, **own | {"kind": kind})
+            called = "hvd.barrier" if kind == "barrier" else "hvd.allreduce"
+            own = {"kind": "collective", "line": 9, "op": called}
+            if kind == "step":
+                own = step | {"batch": f"{rank}", "kind": kind}
+            plus(events, rank, **own)
     assert named(events, facts()) == wanted
 
 
@@ -286,3 +289,22 @@ def test_a_shard_is_not_taken_of_the_part_of_one_rank(outer, contents, wanted, f
     for rank, content in enumerate(contents):
         plus(events, rank, **SHARD | {"index": rank, "outer": outer, "content": content})
     assert named(events, facts()) == wanted
+
+
+def test_a_metric_that_no_collective_gets_is_named_although_another_one_is_combined(facts):
+    events = run()
+    for rank in events:
+        call = dict(kind="evaluate", steps=5, line=10, made=3, sharded=True, content=None)
+        plus(events, rank, **call, loops=[[8, 1]])
+        plus(events, rank, kind="collective", line=13, op="hvd.allreduce")
+    below = """
+for batch in test:
+    loss += f(model(batch))
+    correct += g(model(batch))
+n = len(test)
+loss = hvd.allreduce(loss)
+"""
+    step = "    optimizer.step()\n"
+    assert named(events, facts((step, step + below.strip()))) == []
+    shown = facts((step, step + below.strip() + "\nprint(loss, correct)"))
+    assert named(events, shown) == [("metric-of-one-rank", 13)]

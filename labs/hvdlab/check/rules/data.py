@@ -71,6 +71,13 @@ def orders(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     for of_sampler in run.orders():
         last = of_sampler[-1]
+        if len(of_sampler) == 1 and not facts.new_orders and run.in_epochs():
+            yield finding(
+                "same-order",
+                last["made"],
+                "This sampler shuffles by the number of the epoch, and the script never calls set_epoch. So "
+                "each epoch has the same order (read from the source).",
+            )
         if len(of_sampler) > 1 and all(event["order"] == last["order"] for event in of_sampler):
             cause = (
                 f"set_epoch has passed {last['epoch']} each time"
@@ -227,11 +234,21 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     for event, after in run.evaluations():
         until = "next step" if after == "step" else "end of the script"
         unused = event["made"] is None and event["line"] in facts.unused
-        if after == "collective" or unused or (run.crash() and after != "step"):
+        loop = event["loops"][-1][0] if event["loops"] else None
+        metric, shown = facts.one_rank.get(loop, (None, None))
+        if (after == "collective" and not metric) or unused or (run.crash() and after != "step"):
             continue
         ranks = [rank for rank in run.ranks if _place(event) in tested[rank]]
         if all(_place(event) in own[rank] for rank in ranks):
             loader = f" (the loader of line {event['made']})" if event["made"] else ""
+            if after == "collective":
+                yield finding(
+                    "metric-of-one-rank",
+                    shown,
+                    f"The loop of line {loop} adds up `{metric}` on the shard of one rank{loader}. A "
+                    "collective combines another result of the loop, and not this one.",
+                )
+                return
             who = "Each rank evaluates its own shard here"
             if len(ranks) < len(run.ranks):
                 who = "Only some ranks evaluate here, and only their own shards"

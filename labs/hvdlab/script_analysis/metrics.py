@@ -1,0 +1,87 @@
+"""Metrics that a script adds up in a loop, of which it combines only some over the ranks."""
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from hvdlab.script_analysis.ast_helpers import key, last_name
+from hvdlab.script_analysis.script import Script
+
+SHOWN = {"print", "info", "log", "add_scalar", "log_metrics", "write", "append", "debug", "report"}
+VARIABLES = ast.Name | ast.Attribute
+
+
+def not_combined(script: Script, collectives: set[str]) -> Iterator[tuple[int, str, int]]:
+    """Yield the metrics of a loop that no collective gets, although one gets another metric of the same loop.
+
+    Only metrics count that the script prints, logs or returns below the loop.
+
+    Args:
+        script: the script.
+        collectives: last names of the functions that combine values, those of the script included.
+
+    Yields:
+        Line of the loop, the metric, and the line that prints, logs or returns it.
+    """
+    for loop in script.nodes:
+        if isinstance(loop, ast.For):
+            around = script.inside[loop]
+            sums = _sums(loop, around, collectives)
+            own = (node for node in ast.walk(around) if script.inside.get(node) is around)
+            below = [node for node in own if getattr(node, "lineno", 0) > loop.end_lineno]
+            calls = [node for node in below if isinstance(node, ast.Call)]
+            sent = _variables(call for call in calls if last_name(call) in collectives)
+            shown = [c for c in calls if last_name(c) in SHOWN and not script.uses_rank(c)]
+            shown += [node for node in below if isinstance(node, ast.Return)]
+            if any(names & sent for names in sums.values()):
+                for name, names in sums.items():
+                    used = [node.lineno for node in shown if names & _variables([node])]
+                    if used and not names & sent:
+                        yield loop.lineno, name, min(used)
+
+
+def _sums(loop: ast.For, function: ast.AST, collectives: set[str]) -> dict[str, set[str]]:
+    """Return the variables to which a loop adds own values of a rank, each with those made of it.
+
+    Args:
+        loop: the loop.
+        function: the function around it, or the module.
+        collectives: see `not_combined`.
+    """
+    shared = _made_of(set(), function, collectives)
+    found = {}
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            # A number counts rounds, and the time is that of one rank.
+            metric = isinstance(node.target, VARIABLES) and "time" not in key(node.target)
+            own = not (_calls(node.value, collectives) or _variables([node.value]) & shared)
+            if metric and own and not isinstance(node.value, ast.Constant):
+                name = key(node.target)
+                found[name] = _made_of({name}, function, set())
+    return found
+
+
+def _made_of(names: set, function: ast.AST, collectives: set[str]) -> set:
+    """Return some variables of a function, and those that are made of them or of results of collectives."""
+    assigns = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+    while True:  # until no variable is added
+        more = {
+            key(target)
+            for node in assigns
+            if names & _variables([node.value]) or _calls(node.value, collectives)
+            for target in node.targets
+            if isinstance(target, VARIABLES)
+        }
+        if more <= names:
+            return names
+        names = names | more
+
+
+def _calls(node: ast.AST, functions: set[str]) -> bool:
+    """Return whether an expression contains a call of some functions."""
+    return any(isinstance(n, ast.Call) and last_name(n) in functions for n in ast.walk(node))
+
+
+def _variables(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of the variables in some nodes."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {key(part) for part in parts if isinstance(part, VARIABLES)}
