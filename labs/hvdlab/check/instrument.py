@@ -19,9 +19,9 @@ must slice the same data. Line numbers stay the same.
 
 import ast
 
-from hvdlab.check.decisions import operands, yields
 from hvdlab.check.source_facts import branches
 from hvdlab.script_analysis.ast_helpers import last_name
+from hvdlab.script_analysis.decisions import operands, yields
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 

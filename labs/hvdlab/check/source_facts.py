@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.script_analysis.ast_helpers import identifier, identifiers, keyword, last_name
+from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
+from hvdlab.script_analysis.collectives import COLLECTIVES, applies, combining
+from hvdlab.script_analysis.decisions import by_metrics
 from hvdlab.script_analysis.functions import FUNCTIONS
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders, uses_gpu
 from hvdlab.script_analysis.horovod_calls import (
@@ -24,22 +26,6 @@ from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
 from hvdlab.script_analysis.script import Script
 
-BROADCASTS = (  # of a whole model
-    "broadcast_parameters", "broadcast_variables", "broadcast_global_variables",
-    "broadcast_optimizer_state",
-)  # fmt: skip
-COLLECTIVES = (
-    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_",
-    "grouped_allreduce", "grouped_allreduce_", "allgather", "grouped_allgather", "allgather_object",
-    "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object",
-    "alltoall", "reducescatter", "grouped_reducescatter", "barrier", "average_metrics", *BROADCASTS,
-)  # fmt: skip
-TORCH_COLLECTIVES = (  # of torch.distributed
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
-    "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
-    "scatter_object_list",
-)  # fmt: skip
 # Texts in lower case. A statement with one of DEVICES concerns a device; with one of PINS it chooses it.
 DEVICES = ("cuda", "device", "gpu", ".to(")
 PINS = (
@@ -78,10 +64,12 @@ class Facts(NamedTuple):
         pin_line: line that chooses the device, None if no line or a helper does.
         remainder: the number of a GPU is a remainder by the number of GPUs.
         rates: how the learning rate grows with the number of ranks.
+        rates_of_all: the same, without regard to the number of ranks on a machine.
         norm: creates a batch norm layer.
         norm_shared: whether the statistics of batch norm seem to be combined over the ranks.
         join: whether it calls hvd.join.
         counted: loops that end after a counted number of rounds.
+        metric_stops: (line of a loop, line of a decision to leave it, metric of one rank that it depends on).
         saves: writes a checkpoint, on all ranks.
         downloads: downloads, on all ranks at the same time.
         guarded: line of a call -> line of the test of the rank that decides who makes it.
@@ -114,10 +102,12 @@ class Facts(NamedTuple):
     pin_line: int | None
     remainder: int | None
     rates: Rates
+    rates_of_all: Rates
     norm: int | None
     norm_shared: bool
     join: bool
     counted: set[int]
+    metric_stops: list[tuple[int, int, str]]
     saves: list[int]
     downloads: list[int]
     guarded: dict[int, int]
@@ -177,10 +167,12 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         pin_line=pin_line,
         remainder=next(iter(remainders(script)), None),
         rates=rates(taken),
+        rates_of_all=rates(taken, named=("size",)),
         norm=_first(script, lambda call: "BatchNorm" in ast.unparse(call.func)),
         norm_shared=any(word in source for word in SHARED_NORMS),
         join=any("hvd" in name or "horovod" in name for name in joins),
         counted={n.lineno for n in script.nodes if isinstance(n, ast.For) and _counts(n)},
+        metric_stops=[*by_metrics(script)],
         saves=[call.lineno for call in _saves(taken) if _on_all_ranks(call, Guards(taken))],
         downloads=[call.lineno for call in _downloads(script) if _on_all_ranks(call, guards)],
         guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
@@ -196,18 +188,11 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         plain_gradient=getattr(plain_gradient(script), "lineno", None),
         fewer_rounds=fewer_rounds(script),
         one_rank={  # the first metric of each loop
-            loop: shown for loop, *shown in reversed([*not_combined(script, _combining(script))])
+            loop: shown for loop, *shown in reversed([*not_combined(script, combining(script))])
         },
         new_orders=bool(script.named("set_epoch")),
         unused=unused_evaluations(script),
     )
-
-
-def _combining(script: Script) -> set[str]:
-    """Return the last names of the functions that combine values of the ranks, the script's own included."""
-    names = {*COLLECTIVES, *TORCH_COLLECTIVES}
-    names = {name for name in names if "broadcast" not in name and "barrier" not in name}
-    return names | {getattr(script.inside[call], "name", "") for call in script.named(*names)}
 
 
 def branches(script: Script) -> set[ast.If | ast.IfExp]:
@@ -354,17 +339,6 @@ def _counts(loop: ast.For) -> bool:
 def _first(script: Script, wanted: Callable[[ast.Call], bool]) -> int | None:
     """Return the line of the first call for which a function returns True."""
     return next((call.lineno for call in script.calls if wanted(call)), None)
-
-
-def applies(call: ast.Call) -> bool:
-    """Return whether a call applies gradients; `apply` alone may be another function.
-
-    Args:
-        call: of the script.
-    """
-    owner = getattr(call.func, "value", None)
-    named = last_name(call) == "apply" and (identifier(owner) or "").startswith("opt")
-    return named or last_name(call) == "apply_gradients"
 
 
 def _pin(script: Script) -> tuple[str, int | None]:

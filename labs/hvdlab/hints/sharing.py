@@ -1,24 +1,19 @@
 """Hints about what the ranks share: the data, the records, the metrics, and the collectives."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.hints.frameworks import api
 from hvdlab.hints.scaling import is_repeated
-from hvdlab.hints.writing import COMMAND_LINES
-from hvdlab.script_analysis.ast_helpers import identifier, keyword, strings
+from hvdlab.script_analysis.ast_helpers import keyword
 from hvdlab.script_analysis.bindings import tests_around
+from hvdlab.script_analysis.metrics import names_metric
 from hvdlab.script_analysis.origins import LOCAL_RANK
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import BROADCASTS, EXCHANGES, Script
 
-LIMIT = re.compile(
-    r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency|size|count)\Z"
-)
 DIFFERENT = "so the ranks may decide differently and one of them waits for ever."
-METRIC = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score)(_|\d|\Z)")
 
 
 def data(script: Script) -> Iterator[Finding]:
@@ -196,22 +191,6 @@ def is_metric(script: Script, test: ast.expr) -> bool:
     tests += [part for part in parts if isinstance(part, ast.Compare)]  # done = accuracy > 0.8
     tests += [around for value in values for around in tests_around(script, value)]
     return any(names_metric(part) for each in tests for part in ast.walk(each))
-
-
-def names_metric(node: ast.AST) -> bool:
-    """Return whether the name of a node is that of a metric.
-
-    `args.val_batches` is no metric but a limit, which is the same on all ranks.
-
-    Args:
-        node: any node.
-    """
-    name = identifier(node)
-    if isinstance(node, ast.Subscript):  # logs["accuracy"]
-        name = "".join(strings(node)[:1])
-    if getattr(getattr(node, "value", None), "id", None) in COMMAND_LINES or LIMIT.search(name):
-        return False
-    return bool(METRIC.search(name))
 
 
 def _training_steps(script: Script) -> list[ast.Call]:

@@ -7,13 +7,13 @@ from hvdlab.hints.catalogue import Finding, finding
 from hvdlab.hints.frameworks import api
 from hvdlab.script_analysis.ast_helpers import is_text, keyword, positional_defaults
 from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.origins import COMMAND_LINES
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 
 WRITES = ("save", "savez", "savez_compressed", "save_weights", "save_model", "ModelCheckpoint")
 MODULES = ("torch.", "numpy.", "keras.", "tensorflow.", "tf_keras.")  # whose functions write files
 PATHS = ("f", "file", "path", "filepath")
-COMMAND_LINES = ("args", "arguments", "opt", "options", "config", "cfg", "hparams", "FLAGS")
 STREAMS = ("sys.stdout", "sys.stderr")
 
 

@@ -1,13 +1,35 @@
-"""Metrics that a script adds up in a loop, of which it combines only some over the ranks."""
+"""Metrics: which names are theirs, and which of them a script does not combine over the ranks."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
-from hvdlab.script_analysis.ast_helpers import key, last_name
+from hvdlab.script_analysis.ast_helpers import identifier, key, last_name, strings
+from hvdlab.script_analysis.origins import COMMAND_LINES
 from hvdlab.script_analysis.script import Script
 
 SHOWN = {"print", "info", "log", "add_scalar", "log_metrics", "write", "append", "debug", "report"}
 VARIABLES = ast.Name | ast.Attribute
+LIMIT = re.compile(
+    r"_(batches|steps|epochs|images|samples|every|interval|freq|frequency|size|count)\Z"
+)
+METRIC = re.compile(r"(\A|_)(acc|accuracy|loss|metric|best|patience|score)(_|\d|\Z)")
+
+
+def names_metric(node: ast.AST) -> bool:
+    """Return whether the name of a node is that of a metric.
+
+    `args.val_batches` is no metric but a limit, which is the same on all ranks.
+
+    Args:
+        node: any node.
+    """
+    name = identifier(node)
+    if isinstance(node, ast.Subscript):  # logs["accuracy"]
+        name = "".join(strings(node)[:1])
+    if getattr(getattr(node, "value", None), "id", None) in COMMAND_LINES or LIMIT.search(name):
+        return False
+    return bool(METRIC.search(name))
 
 
 def not_combined(script: Script, collectives: set[str]) -> Iterator[tuple[int, str, int]]:

@@ -3,6 +3,9 @@
 import re
 from typing import NamedTuple
 
+# Variables that hold the arguments of a script.
+COMMAND_LINES = ("args", "arguments", "opt", "options", "config", "cfg", "hparams", "FLAGS")
+
 
 class Origin(NamedTuple):
     """A source of values such as the rank.

@@ -9,12 +9,20 @@ A rate that a script sets later, without the number of ranks, replaces that of t
 
 import ast
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifier, last_name
 from hvdlab.script_analysis.bindings import tests_around
 from hvdlab.script_analysis.script import Script
-from hvdlab.script_analysis.size_powers import RATES, Powers, bindings, factor_of, size_calls
+from hvdlab.script_analysis.size_powers import (
+    HOROVOD_SIZES,
+    RATES,
+    Powers,
+    bindings,
+    factor_of,
+    size_calls,
+)
 
 BATCHES = {"batch_size", "local_batch_size", "per_rank_batch_size"}
 PLACES = {"batch": 0, "DataLoader": 1, "fit": 2, "Batches": 2}  # of the batch size in a call
@@ -52,16 +60,17 @@ class Rates(NamedTuple):
     replaced: bool
 
 
-def rates(script: Script) -> Rates:
+def rates(script: Script, named: Collection[str] = HOROVOD_SIZES) -> Rates:
     """Return how the learning rate of a script depends on the number of ranks.
 
     Args:
         script: the script.
+        named: functions of Horovod that return a number of ranks. Default: also that of one machine.
 
     Raises:
         RecursionError: an expression is nested too deep.
     """
-    reader = Powers(script, size_calls(script))
+    reader = Powers(script, size_calls(script, named))
     # A batch that is divided by the GPUs of a machine stays as large in total, too.
     batches = Powers(script, size_calls(script) | GPU_COUNTS)
     # (power, line) of the rates with which optimizers are created, of rates that they get later, and of

@@ -9,7 +9,7 @@ of its larger term.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from hvdlab.script_analysis.ast_helpers import last_name, strings
 from hvdlab.script_analysis.script import Script
@@ -50,20 +50,23 @@ def _is_product_with(target: ast.expr, value: ast.expr) -> bool:
     return type(value) is type(target) and ast.unparse(value) == ast.unparse(target)
 
 
-def size_calls(script: Script) -> set[str]:
+def size_calls(script: Script, named: Collection[str] = HOROVOD_SIZES) -> set[str]:
     """Return the names of the functions that return Horovod's number of ranks, as text: hvd.size.
 
     Args:
         script: the script.
+        named: last names of these functions. Default: also the number of ranks on a machine.
     """
     modules, names = {"hvd", "self.hvd"}, set()
     for node in script.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 if "horovod" in f"{getattr(node, 'module', '')}.{alias.name}":
-                    found = names if alias.name in HOROVOD_SIZES else modules
-                    found.add(alias.asname or alias.name)
-    return names | {f"{module}.{size}" for module in modules for size in HOROVOD_SIZES}
+                    if alias.name not in HOROVOD_SIZES:
+                        modules.add(alias.asname or alias.name)
+                    elif alias.name in named:
+                        names.add(alias.asname or alias.name)
+    return names | {f"{module}.{size}" for module in modules for size in named}
 
 
 class Powers:

@@ -285,3 +285,11 @@ def test_a_callback_that_fails_under_legacy_keras_is_named_where_it_was_created(
 ):
     events = changed(run(), "end", error=error, made=made, line=12)
     assert named(events, facts()) == [(id, 9) for id in wanted]
+
+
+def test_a_rate_that_grows_with_the_ranks_of_one_machine_is_named(facts):
+    local = facts(("hvd.size()", "hvd.local_size()"))
+    (found,) = judge(run(), local)
+    assert (found.id, found.line) == ("rate-unscaled", 3) and "one machine only" in found.seen
+    assert named(run(), facts(("hvd.size()", "(hvd.size() if big else hvd.local_size())"))) == []
+    assert named(changed(run(), "wrap", reduces="Adasum"), local) == []

@@ -396,3 +396,31 @@ def test_horovods_own_wrapper_averages_nothing_in_a_loop_of_keras(own_module, ap
     found = judge(events, facts())
     assert [(one.id, one.line) for one in found] == wanted
     assert ("DistributedGradientTape" in found[0].fix) == (wanted[0][0] == "gradients-not-averaged")
+
+
+LATE = "for batch in loader:\n    if epoch > 5 and {} > 0.9:\n        break\n"
+
+
+@pytest.mark.parametrize(
+    "text, above, wanted",
+    [
+        ("accuracy", "", [("own-stop", 7)]),
+        ("accuracy", "accuracy = hvd.allreduce(accuracy)\n", []),
+        ("accuracy", "def test():\n    return hvd.allreduce(x)\naccuracy = test()\n", []),
+        ("args.accuracy", "", []),
+        ("epoch", "", []),
+    ],
+)
+def test_a_stop_that_the_run_does_not_reach_is_read_from_the_source(text, above, wanted, facts):
+    change = ("for batch in loader:\n", above + LATE.format(text))
+    events = run(loops=lambda rank, step: [[6 + above.count("\n"), step + 1]])
+    for rank in events:
+        for event in events[rank]:
+            if event["kind"] == "loop":
+                event["line"] = 6 + above.count("\n")
+    assert named(events, facts(change)) == wanted
+    for rank in events:
+        at = {"line": 7, "loop": 6, "text": "accuracy"}
+        plus(events, rank, kind="decision", value=0.5, **at)
+    if not above:
+        assert named(events, facts(change)) == []

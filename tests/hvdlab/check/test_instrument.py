@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from hvdlab.check import decisions, instrument
+from hvdlab.check import instrument
+from hvdlab.script_analysis import decisions
 
 
 def test_instrumenting_changes_no_result_and_no_line():

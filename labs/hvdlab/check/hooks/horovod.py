@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.source_facts import BROADCASTS, COLLECTIVES
+from hvdlab.script_analysis.collectives import BROADCASTS, COLLECTIVES
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
 METHODS = ("gradient", "apply_gradients", "apply")  # of what they return, which average gradients

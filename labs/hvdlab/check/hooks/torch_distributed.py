@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.check.source_facts import TORCH_COLLECTIVES
+from hvdlab.script_analysis.collectives import TORCH_COLLECTIVES
 
 LIBRARY = "torch.distributed"
 WRAPPER = "DistributedDataParallel"

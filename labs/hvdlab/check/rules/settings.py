@@ -68,6 +68,13 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
     power = next(
         (scaled.powers[e["line"]] for e in used if e["line"] in scaled.powers), scaled.power
     )
+    if scaled.power > 0 and facts.rates_of_all.power <= 0 and not adds and not adasum:
+        yield finding(
+            "rate-unscaled",
+            scaled.last,
+            "The learning rate is multiplied by hvd.local_size(), which counts the ranks of one machine only "
+            f"(read from the source).{now}",
+        )
     unscaled = min(power, scaled.power) <= 0 and scaled.batch_power >= 0
     if scaled.line and unscaled and not adds and not adasum:
         what = "This replaces the learning rate of the optimizer by one that"

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from hvdlab.check.call_sequences import difference
 from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import BROADCASTS, Facts
+from hvdlab.check.source_facts import Facts
 from hvdlab.check.unequal_rounds import left_early, own_loops
 from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.script_analysis.collectives import BROADCASTS
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 
 
@@ -212,6 +213,17 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
                 seen = f"The decision depends on `{text}`, which in round {number} is {measured}."
                 yield finding("own-stop", line, seen)
                 return
+    reached = {(event["line"], event["text"]) for event in run.all("decision")}
+    train = {event["line"] for event in run.all("loop") + run.all("pass")}
+    for loop, line, text in facts.metric_stops:
+        if loop in train and (line, text) not in reached:
+            yield finding(
+                "own-stop",
+                line,
+                f"The decision depends on `{text}`, which each rank computes alone (read from the source, "
+                "because the run of a few steps did not reach this).",
+            )
+            return
 
 
 def unequal(run: Run, facts: Facts) -> Iterator[Finding]:

@@ -9,9 +9,10 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
-from hvdlab.check.source_facts import COLLECTIVES, TORCH_COLLECTIVES, applies
 from hvdlab.script_analysis.ast_helpers import last_name
+from hvdlab.script_analysis.collectives import COLLECTIVES, TORCH_COLLECTIVES, applies, callers
 from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.metrics import names_metric
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 
@@ -35,7 +36,7 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
         (expression, line of the decision); no expression is inside another one.
     """
     script = Script(tree)
-    guards, collectives = Guards(script), {*NAMES, *_functions_with_collectives(script)}
+    guards, collectives = Guards(script), {*NAMES, *callers(script, NAMES)}
     found: dict[ast.expr, int] = {}
     for stop in stops(script):
         for test in _tests(stop, script, collectives):
@@ -45,6 +46,36 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     # An expression inside another one is copied with it.
     inside = {n for operand in found for n in ast.walk(operand) if n is not operand}
     return [(operand, line) for operand, line in found.items() if operand not in inside]
+
+
+def by_metrics(script: Script) -> Iterator[tuple[int, int, str]]:
+    """Yield the metrics of one rank by which a script may leave a loop.
+
+    Args:
+        script: the script.
+
+    Yields:
+        Line of the loop, line of the decision, and the metric as text.
+    """
+    collectives = {*NAMES, *callers(script, NAMES)}
+    shared = {
+        name
+        for node in script.nodes
+        if isinstance(node, Assignment) and node.value
+        if any(_calls(part, collectives) for part in ast.walk(node.value))
+        for target in _targets(node)
+        for name in _names(target)
+    }
+    lines = {node.lineno: node for node in stops(script)}
+    for operand, line in operands(script.tree):
+        stop = lines[line]
+        loop = _loop(stop, script)
+        leaves = isinstance(stop, ast.If) and any(_leaves(part, True) for part in stop.body)
+        own = not (
+            _names(operand) & shared or any(_calls(n, collectives) for n in ast.walk(operand))
+        )
+        if loop and leaves and own and any(map(names_metric, ast.walk(operand))):
+            yield loop.lineno, line, ast.unparse(operand)
 
 
 def _tests(stop: ast.If | ast.While, script: Script, collectives: set[str]) -> list[ast.expr]:
@@ -88,11 +119,6 @@ def _calls(node: ast.AST, functions: Collection[str]) -> bool:
     return isinstance(node, ast.Call) and last_name(node) in functions
 
 
-def _functions_with_collectives(script: Script) -> set[str]:
-    """Return the names of the script's own functions that call a collective."""
-    return {getattr(script.inside[call], "name", "") for call in script.named(*NAMES)}
-
-
 def _targets(node: Assignment) -> list[ast.expr]:
     """Return the left sides of an assignment."""
     return node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -106,7 +132,7 @@ def stops(script: Script) -> Iterator[ast.If | ast.While]:
     Args:
         script: the script.
     """
-    calls = {*STEPS, *_functions_with_collectives(script)}
+    calls = {*STEPS, *callers(script, NAMES)}
     for node in script.nodes:
         if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
             if not yields(node):
