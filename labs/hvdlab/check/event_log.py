@@ -50,6 +50,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdlab.check import unwatched
 from hvdlab.check.fingerprints import digest, identity, items, number
 from hvdlab.check.loops import Loop, Pass
 
@@ -129,8 +130,12 @@ class Watch:
         self._started = time.monotonic()
         self._folder = folder
         self._file = open(folder / f"rank-{rank}.jsonl", "w", buffering=1, encoding="utf-8")
+        unwatched.watches.append(self)
         self.note("start", rank=rank, size=size)
         threading.Thread(target=self._poll, daemon=True).start()
+
+    def __reduce__(self) -> tuple:  # a script may send its functions, which call the watch
+        return unwatched.of_this_process, ()
 
     def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
         """Write an event.

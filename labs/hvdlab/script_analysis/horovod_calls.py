@@ -15,7 +15,9 @@ SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and 
 TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
 ROUNDS = re.compile(r"epoch|step|iter|batch|len\(|num|size")  # a number of rounds, or of samples
 VARIABLES = ast.Name | ast.Attribute
-RESULTS = ("allreduce", "allgather", "broadcast", "grouped_allreduce")  # they change no argument
+RESULTS = (  # collectives that change no argument
+    "allreduce", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_object",
+)  # fmt: skip
 
 
 CALLBACKS = (  # of Keras, that all ranks need

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pickle
 import subprocess
 import sys
 import types
@@ -461,3 +462,30 @@ def test_a_loader_reads_all_data_unless_a_sampler_leaves_some_out():
     assert content(whole, sampler=data.RandomSampler(whole, num_samples=4)) is None
     assert content(whole, sampler=data.SubsetRandomSampler([1, 2])) is None
     assert content(Stream()) is None
+
+
+def test_a_function_of_the_script_can_be_sent_to_another_process(tmp_path):
+    """Horovod pickles objects by value, and the function calls the watch, which cannot be pickled."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    source = """
+def total(numbers, hvd):
+    found = 1 if hvd.size() > 2 else 0
+    for number in numbers[hvd.rank() :]:
+        if number > 3:
+            break
+        found += number
+    while found < 9:
+        found += [0, 1][hvd.rank()]
+    return found
+"""
+    names, _, _ = watched(tmp_path, source)
+    sent = cloudpickle.dumps(names["total"])
+    here = pickle.loads(sent)
+    assert here.__globals__[instrument.WATCH] is names[instrument.WATCH]
+    code = f"""
+import pickle, types
+hvd = types.SimpleNamespace(rank=lambda: 1, size=lambda: 2)
+print(pickle.loads({sent!r})([9, 2, 3, 4], hvd))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stdout.strip() == "9", run.stderr

@@ -56,6 +56,7 @@ def test_a_function_that_is_used_as_a_number(text, found):
         ("hvd.allreduce(self.x).item()\nprint(self.y)", None),
         ("for p in model.parameters():\n    hvd.allreduce(p.grad)\nstep(model)", 4),
         ("for p in model.parameters():\n    p.grad = hvd.allreduce(p.grad)\nstep(model)", None),
+        ("hvd.broadcast_object(x, root_rank=0)\nprint(x)", 3),
         ("use(hvd.allreduce(x).item())\nprint(x)", None),
         ("hvd.allreduce(torch.zeros(len(x)))\nprint(x)", None),  # as a barrier
     ],
