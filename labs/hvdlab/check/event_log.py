@@ -31,7 +31,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
                                        hash of the data, where they are known
     branch                             the test of an `if` outside all loops, and its result
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
-    decision                           a value that a stop depends on, and the loop that is running
+    decision                           a value that a stop depends on, the loop that is running, and the lines
+                                       that have led to it
     load                               of weights into a model; has DistributedDataParallel wrapped it?
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
     cuda tensor                        passed to a Horovod without CUDA; its device
@@ -48,6 +49,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from hvdlab.check import unwatched
@@ -68,12 +70,14 @@ class Wait(NamedTuple):
         line: of the script.
         start: when it began, in seconds.
         name: that the script gives to the tensor, or None.
+        steps: of all optimizers when it began, or None.
     """
 
     operation: str
     line: int | None
     start: float
     name: str | None = None
+    steps: int | None = None
 
 
 class Watch:
@@ -398,17 +402,40 @@ class Watch:
         if seen < MAX_DECISIONS and (noted := number(value)) is not None:
             self._decisions[line, text] = seen + 1
             loop = self.running[-1].line if self.running else None
-            self.note("decision", line, text=text, value=noted, loop=loop)
+            stack = self.stack()
+            self.note("decision", line, text=text, value=noted, loop=loop, stack=stack)
         return value
 
     # --- in a thread of its own -------------------------------------------------------------------
 
+    def _in_horovod(self, before: Wait | None) -> Wait | None:
+        """Return where the script is in a function of Horovod that no hook has seen, or None.
+
+        Args:
+            before: what this method returned last.
+        """
+        frame, function = sys._current_frames().get(threading.main_thread().ident), None
+        while frame and frame.f_code.co_filename != self.script:
+            function = frame.f_code.co_name if _is_horovod(frame) else function
+            frame = frame.f_back
+        if not frame or not function:
+            return None
+        if before and (before.operation, before.line, before.steps) == (
+            function,
+            frame.f_lineno,
+            self.steps,
+        ):
+            return before
+        return Wait(function, frame.f_lineno, time.monotonic(), steps=self.steps)
+
     def _poll(self) -> None:
         """Write down a long wait, and end the process when the file `stop` is there."""
-        noted = None
+        noted = other = None
         while True:
             time.sleep(POLL_SECONDS)
             wait = next(reversed(self.waits), None)  # the script's thread changes it meanwhile
+            if wait is None:
+                wait = other = self._in_horovod(other)
             if noted and wait != noted:
                 self.note("continues", 0)
                 noted = None
@@ -417,6 +444,10 @@ class Watch:
                 self.note("waiting", wait.line, op=wait.operation, name=wait.name, loops=self.loops)
             if (self._folder / "stop").exists():
                 os._exit(3)
+
+
+def _is_horovod(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith("horovod.")
 
 
 def made_at(script: str) -> int | None:

@@ -312,8 +312,11 @@ class Run:
         last = max((event["steps"] for event in self.of(rank, "step")), default=0)
         return sorted({event["line"] for event in ended if event["steps"] == last})
 
-    def lengths(self) -> dict[int, dict[int, int]]:
+    def lengths(self, nested: bool = False) -> dict[int, dict[int, int]]:
         """Return the batches per epoch of the training loops, on the ranks that know them.
+
+        Args:
+            nested: whether to return the rounds of the loops around training loops instead. Default False.
 
         Returns:
             Line of the loop -> rank -> batches.
@@ -321,23 +324,27 @@ class Run:
         found: dict[int, dict[int, int]] = {}
         for rank in self.ranks:
             for event in reversed(self.of(rank, "loop") + self.of(rank, "fit")):
-                if event["length"] is not None and not event.get("nested"):
+                if event["length"] is not None and event.get("nested", False) == nested:
                     found.setdefault(event["line"], {})[rank] = event["length"]
         return found
 
-    def decisions(self) -> dict[tuple[int, str], list[list[float]]]:
+    def decisions(self) -> dict[tuple[int, str, tuple[int, ...]], list[list[float]]]:
         """Return the values on which the decisions in training loops depended, where all ranks have some.
 
+        A function may decide about the training on one rank, while it evaluates on another one. So only
+        decisions are compared that the same lines have led to.
+
         Returns:
-            (line, expression) -> values by rank.
+            (line, expression, lines that have led to it) -> values by rank.
         """
         train = {event["line"] for event in self.all("loop") + self.all("pass")}
-        found: dict[tuple[int, str], dict[int, list[float]]] = {}
+        found: dict[tuple, dict[int, list[float]]] = {}
         for rank in self.ranks:
             for event in self.of(rank, "decision"):
                 if event["loop"] not in train:
                     continue
-                place = found.setdefault((event["line"], event["text"]), {})
+                key = event["line"], event["text"], tuple(event.get("stack", ()))
+                place = found.setdefault(key, {})
                 place.setdefault(rank, []).append(event["value"])
         return {
             key: [of[r] for r in self.ranks]

@@ -206,6 +206,13 @@ def test_unequal_lengths_are_named_unless_the_script_joins(facts):
     assert named(events, facts(("    optimizer.step()", "    optimizer.step()\nhvd.join()"))) == []
 
 
+def test_unequal_rounds_of_a_loop_around_training_loops_are_named(facts):
+    events = run()
+    for rank in events:
+        plus(events, rank, kind="loop", line=5, length=4 - rank, made=None, nested=True)
+    assert named(events, facts()) == [("unequal-steps", 5)]
+
+
 def test_an_epoch_of_a_counted_number_of_batches_may_have_a_loader_of_any_length(facts):
     events = run()
     next(e for e in events[1] if e["kind"] == "loop")["length"] = 4
@@ -284,6 +291,18 @@ def test_a_loop_that_does_not_train_may_end_by_an_own_number(facts):
         plus(events, rank, kind="decision", line=3, text="len(words)", value=9 + rank, loop=3)
         plus(events, rank, kind="decision", line=3, text="fast", value=rank, loop=None)
     assert named(events, facts()) == []
+
+
+def test_a_function_that_trains_on_one_rank_and_evaluates_on_another_decides_for_both(facts):
+    events = run()
+    for rank in events:
+        stack = [9 + rank, 6]  # rank 0 has called the function in another line
+        at = {"line": 6, "loop": 6, "text": "train", "stack": stack}
+        plus(events, rank, kind="decision", value=rank, **at)
+    assert named(events, facts()) == []
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "decision")["stack"] = [9, 6]
+    assert named(events, facts()) == [("own-stop", 6)]
 
 
 def test_a_collective_of_one_rank_is_named_where_it_is(facts):

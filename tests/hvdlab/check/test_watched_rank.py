@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import types
 
 import numpy as np
@@ -489,3 +490,20 @@ print(pickle.loads({sent!r})([9, 2, 3, 4], hvd))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.stdout.strip() == "9", run.stderr
+
+
+def test_a_wait_in_a_function_of_horovod_that_no_hook_knows_is_noted(tmp_path):
+    def until(kind):
+        for _ in range(600):
+            if kind in [event["kind"] for event in noted(tmp_path)]:
+                return
+            time.sleep(0.05)
+
+    library = {"__name__": "horovod.torch.optimizer", "until": until}
+    exec(compile("def synchronize(kind): until(kind)", "library.py", "exec"), library)
+    Watch(tmp_path, "script.py", rank=0, size=1, limit=8)
+    exec(compile("\nsynchronize('waiting')\n", "script.py", "exec"), library)
+    until("continues")
+    found = [event for event in noted(tmp_path) if event["kind"] in ("waiting", "continues")]
+    assert [event["kind"] for event in found] == ["waiting", "continues"]
+    assert (found[0]["op"], found[0]["line"]) == ("synchronize", 2)

@@ -203,7 +203,7 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     if run.split():
         return
-    for (line, text), values in run.decisions().items():
+    for (line, text, _), values in run.decisions().items():
         for number, by_rank in enumerate(zip(*values, strict=False), 1):
             if any(run.apart(by_rank[0], other) for other in by_rank[1:]):
                 measured = ", ".join(
@@ -244,6 +244,14 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
                 f"The numbers of batches per epoch in this loop differ: {counts}. The rank with more "
                 "batches will wait for ever in its next all-reduce.",
             )
+            return
+    for line, lengths in run.lengths(nested=True).items():
+        if len(lengths) == len(run.ranks) and len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{n} on rank {rank}" for rank, n in sorted(lengths.items()))
+            seen = (
+                f"Each round of this loop trains, and the numbers of its rounds differ: {counts}."
+            )
+            yield finding("unequal-steps", line, seen)
             return
     if run.crash():
         return
