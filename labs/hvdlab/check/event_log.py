@@ -29,7 +29,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
     evaluate                           of the model: the line of the loader, whether it reads a shard, and a
                                        hash of the data, where they are known
-    branch                             the test of an `if` outside all loops, and its result
+    branch                             the test of an `if`, and its result if later rounds of a loop have the
+                                       same
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, the loop that is running, and the lines
                                        that have led to it
@@ -49,35 +50,15 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdlab.check import unwatched
 from hvdlab.check.fingerprints import digest, identity, items, number
+from hvdlab.check.long_waits import Wait, note_long_waits
 from hvdlab.check.loops import Loop, Pass
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
-LONG_SECONDS = 2.0  # in one collective, after which it is written down as waiting
 MAX_DECISIONS = 64  # written down for each place
-POLL_SECONDS = 0.25
-
-
-class Wait(NamedTuple):
-    """A call in which a rank may wait for other ranks.
-
-    Attributes:
-        operation: name of the call.
-        line: of the script.
-        start: when it began, in seconds.
-        name: that the script gives to the tensor, or None.
-        steps: of all optimizers when it began, or None.
-    """
-
-    operation: str
-    line: int | None
-    start: float
-    name: str | None = None
-    steps: int | None = None
 
 
 class Watch:
@@ -136,7 +117,7 @@ class Watch:
         self._file = open(folder / f"rank-{rank}.jsonl", "w", buffering=1, encoding="utf-8")
         unwatched.watches.append(self)
         self.note("start", rank=rank, size=size)
-        threading.Thread(target=self._poll, daemon=True).start()
+        threading.Thread(target=note_long_waits, args=(self, folder), daemon=True).start()
 
     def __reduce__(self) -> tuple:  # a script may send its functions, which call the watch
         return unwatched.of_this_process, ()
@@ -337,19 +318,20 @@ class Watch:
         """
         return Loop(self, line)
 
-    def branch(self, line: int, column: int, test: Any) -> bool:
+    def branch(self, line: int, column: int, fixed: bool, test: Any) -> bool:
         """Return the truth of a test of `if`, and write down what it was.
 
         In a loop or in `fit` later rounds, which the check leaves out, may take the other branch. The result
-        is then None.
+        is then None, unless the test has the same value during the whole run.
 
         Args:
             line: of the statement or expression.
             column: of it.
+            fixed: whether the test has only arguments of the script and constants.
             test: value of the test.
         """
         taken = bool(test)
-        noted = line, column, None if self.running or self.fitting else taken
+        noted = line, column, taken if fixed or not (self.running or self.fitting) else None
         if noted not in self._branches:
             self._branches.add(noted)
             self.note("branch", line, column=column, taken=noted[2])
@@ -405,49 +387,6 @@ class Watch:
             stack = self.stack()
             self.note("decision", line, text=text, value=noted, loop=loop, stack=stack)
         return value
-
-    # --- in a thread of its own -------------------------------------------------------------------
-
-    def _in_horovod(self, before: Wait | None) -> Wait | None:
-        """Return where the script is in a function of Horovod that no hook has seen, or None.
-
-        Args:
-            before: what this method returned last.
-        """
-        frame, function = sys._current_frames().get(threading.main_thread().ident), None
-        while frame and frame.f_code.co_filename != self.script:
-            function = frame.f_code.co_name if _is_horovod(frame) else function
-            frame = frame.f_back
-        if not frame or not function:
-            return None
-        if before and (before.operation, before.line, before.steps) == (
-            function,
-            frame.f_lineno,
-            self.steps,
-        ):
-            return before
-        return Wait(function, frame.f_lineno, time.monotonic(), steps=self.steps)
-
-    def _poll(self) -> None:
-        """Write down a long wait, and end the process when the file `stop` is there."""
-        noted = other = None
-        while True:
-            time.sleep(POLL_SECONDS)
-            wait = next(reversed(self.waits), None)  # the script's thread changes it meanwhile
-            if wait is None:
-                wait = other = self._in_horovod(other)
-            if noted and wait != noted:
-                self.note("continues", 0)
-                noted = None
-            if wait and not noted and time.monotonic() - wait.start > LONG_SECONDS:
-                noted = wait
-                self.note("waiting", wait.line, op=wait.operation, name=wait.name, loops=self.loops)
-            if (self._folder / "stop").exists():
-                os._exit(3)
-
-
-def _is_horovod(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").startswith("horovod.")
 
 
 def made_at(script: str) -> int | None:

@@ -6,7 +6,7 @@
             break                                 break
     while step < 100:                     with __hvdlab__.rounds(16) as __loop16__:
         ...                                   while __loop16__.again(step < 100):
-    if args.adasum:                       if __hvdlab__.branch(18, 0, args.adasum):
+    if args.adasum:                       if __hvdlab__.branch(18, 0, True, args.adasum):
         scale = hvd.local_size()              scale = hvd.local_size()
     own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.part(20, order, hvd.rank(), None, hvd.size())
     own = parts[hvd.rank()]               own = __hvdlab__.whole(21, parts)[hvd.rank()]
@@ -22,6 +22,7 @@ import ast
 from hvdlab.check.source_facts import branches
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.decisions import operands, yields
+from hvdlab.script_analysis.origins import COMMAND_LINES
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 
@@ -41,7 +42,8 @@ def instrument(source: str | bytes, path: str) -> ast.Module:
     """
     tree = ast.parse(source, path)
     script = Script(tree)
-    instrumented = _Instrument(dict(operands(tree)), branches(script), shards(script))
+    fixed = {node: _is_fixed(node.test, script) for node in branches(script)}
+    instrumented = _Instrument(dict(operands(tree)), fixed, shards(script))
     return ast.fix_missing_locations(instrumented.visit(tree))
 
 
@@ -69,14 +71,14 @@ class _Instrument(ast.NodeTransformer):
 
     Args:
         decisions: operand -> line of the decision.
-        branches: the `if` statements and expressions.
+        branches: `if` statement or expression -> whether its test is the same during the whole run.
         shards: the subscripts by the rank.
     """
 
     def __init__(
         self,
         decisions: dict[ast.expr, int],
-        branches: set[ast.If | ast.IfExp],
+        branches: dict[ast.If | ast.IfExp, bool],
         shards: set[ast.Subscript],
     ) -> None:
         self.branches, self.shards = branches, shards
@@ -93,7 +95,7 @@ class _Instrument(ast.NodeTransformer):
         """
         new = self.generic_visit(node)
         if node in self.branches:
-            place = ast.Constant(node.lineno), ast.Constant(node.col_offset)
+            place = map(ast.Constant, (node.lineno, node.col_offset, self.branches[node]))
             node.test = ast.copy_location(_call("branch", *place, node.test), node.test)
         if node in self.shards:
             new = _noted(node)
@@ -106,6 +108,17 @@ class _Instrument(ast.NodeTransformer):
             node.test = _call("again", node.test, owner=name)
             new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
+
+
+def _is_fixed(test: ast.expr, script: Script) -> bool:
+    """Return whether a test has only arguments of the script, constants, and functions of modules."""
+    names = [node for node in ast.walk(test) if isinstance(node, ast.Name)]
+    return all(
+        name.id in COMMAND_LINES
+        or name.id in script.full
+        or script.variable(name) in script.constants
+        for name in names
+    )
 
 
 def _noted(part: ast.Subscript) -> ast.expr:

@@ -79,7 +79,8 @@ class Facts(NamedTuple):
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
         discarded: discards the result of a collective, and uses the argument later.
         local_shard: takes one of as many shards as there are ranks, by the rank on its machine.
-        own_schedule: steps a learning rate schedule, or creates a callback for one, on some ranks only.
+        own_schedule: steps a learning rate schedule, or creates a callback for one, that only some ranks use,
+            and the line of the test of the rank.
         own_stopper: whether that callback is EarlyStopping.
         own_breaks: line of a loop -> (line of a `break` of some ranks only, line of the test of the rank).
         plain_gradient: gets a gradient from a tape that DistributedGradientTape does not replace.
@@ -117,7 +118,7 @@ class Facts(NamedTuple):
     uncalled: int | None
     discarded: int | None
     local_shard: int | None
-    own_schedule: int | None
+    own_schedule: tuple[int, int] | None
     own_stopper: bool
     own_breaks: dict[int, tuple[int, int]]
     plain_gradient: int | None
@@ -182,8 +183,8 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         uncalled=getattr(uncalled(script), "lineno", None),
         discarded=getattr(discarded(script), "lineno", None),
         local_shard=getattr(local_shard(script), "lineno", None),
-        own_schedule=getattr(own, "lineno", None),
-        own_stopper=own is not None and last_name(own) == "EarlyStopping",
+        own_schedule=own and (own[0].lineno, own[1].lineno),
+        own_stopper=own is not None and last_name(own[0]) == "EarlyStopping",
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},
         plain_gradient=getattr(plain_gradient(script), "lineno", None),
         fewer_rounds=fewer_rounds(script),
@@ -260,7 +261,9 @@ def _on_all_ranks(call: ast.Call, guards: Guards) -> bool:
     """Return whether all ranks make a call, with the same arguments, at the same time."""
     if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
         return False
-    if not _is_run(call, guards.script) or _used_under_test(call, guards):
+    if not _is_run(call, guards.script):
+        return False
+    if last_name(call) == "ModelCheckpoint" and guards.test_of_uses(call):  # a callback of one rank
         return False
     around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
     contexts = (ast.unparse(item.context_expr) for node in around for item in node.items)
@@ -290,24 +293,6 @@ def _calls_back(method: FUNCTIONS, script: Script) -> bool:
     if method.name.startswith(("on_", "__")) or method.name in CALLED_BACK:
         return True
     return any(getattr(node, "attr", None) == method.name for node in script.nodes)
-
-
-def _used_under_test(call: ast.Call, guards: Guards) -> bool:
-    """Return whether a call creates a callback that one rank uses, and so writes a file on one rank."""
-    assign = guards.script.parents[call]
-    if last_name(call) != "ModelCheckpoint" or not isinstance(assign, ast.Assign):
-        return False
-    if not isinstance(assign.targets[0], ast.Name):
-        return False
-    variable = guards.script.variable(assign.targets[0])
-    uses = [
-        node
-        for node in guards.script.nodes
-        if isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Load)
-        and guards.script.variable(node) == variable
-    ]
-    return bool(uses) and all(map(guards.test, uses))
 
 
 def _in_turns(call: ast.Call, guards: Guards) -> bool:

@@ -45,12 +45,13 @@ class Unwatched:
         """
         return test
 
-    def branch(self, line: int, column: int, test: Any) -> Any:
+    def branch(self, line: int, column: int, fixed: bool, test: Any) -> Any:
         """Return the test of an `if`.
 
         Args:
             line: of the statement.
             column: of it.
+            fixed: whether its value is the same during the whole run.
             test: its value.
         """
         return test

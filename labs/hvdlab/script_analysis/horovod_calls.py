@@ -127,12 +127,15 @@ def _calls_for_a_result(script: Script) -> Iterator[ast.Call]:
             yield from script.functions.calls.get(script.functions.name(function), [])
 
 
-def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
+def own_schedule(script: Script, guards: Guards) -> tuple[ast.Call, ast.expr] | None:
     """Return the first step of a schedule, or callback of CALLBACKS, that only some ranks have, or None.
 
     Args:
         script: the script.
         guards: its tests of the rank.
+
+    Returns:
+        The call, and the test of the rank.
     """
     steps = script.named("step")
     in_each_branch = guards.everywhere(steps)
@@ -146,11 +149,14 @@ def own_schedule(script: Script, guards: Guards) -> ast.Call | None:
             continue  # the other ranks may get the learning rate
         values = [value for variable, value in script.bound if variable == script.variable(owner)]
         if any("lr_scheduler" in script.name(v) for v in values if isinstance(v, ast.Call)):
-            return call
+            return call, guards.test(call)
     callbacks = script.named(*CALLBACKS)
     in_each_branch = guards.everywhere(callbacks)
-    own = (call for call in callbacks if guards.test(call) and call not in in_each_branch)
-    return next(own, None)
+    for call in callbacks:
+        test = guards.test(call) or guards.test_of_uses(call)
+        if test and call not in in_each_branch:
+            return call, test
+    return None
 
 
 def own_breaks(script: Script, guards: Guards) -> Iterator[tuple[int, ast.Break, ast.expr]]:

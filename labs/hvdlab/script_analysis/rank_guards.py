@@ -97,6 +97,25 @@ class Guards:
         guard = self._guard(node, self._of_functions(sites))
         return guard and guard.test
 
+    def test_of_uses(self, call: ast.Call) -> ast.expr | None:
+        """Return the test of the rank under which a script uses what a call returns, or None.
+
+        Args:
+            call: whose result is assigned to a variable.
+        """
+        assign = self.script.parents[call]
+        if not isinstance(assign, ast.Assign) or not isinstance(assign.targets[0], ast.Name):
+            return None
+        variable = self.script.variable(assign.targets[0])
+        tests = [
+            self.test(node)
+            for node in self.script.nodes
+            if isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Load)
+            and self.script.variable(node) == variable
+        ]
+        return tests[0] if tests and all(tests) else None
+
     def everywhere(self, calls: list[ast.Call]) -> set[ast.Call]:
         """Return the calls that a function makes in several branches, so that all ranks may make them:
 

@@ -507,3 +507,29 @@ def test_a_wait_in_a_function_of_horovod_that_no_hook_knows_is_noted(tmp_path):
     found = [event for event in noted(tmp_path) if event["kind"] in ("waiting", "continues")]
     assert [event["kind"] for event in found] == ["waiting", "continues"]
     assert (found[0]["op"], found[0]["line"]) == ("synchronize", 2)
+
+
+@pytest.mark.parametrize(
+    "test, taken",
+    [
+        ("args.adasum", [True]),
+        ("BIG", [True]),
+        ("epoch < 1", [None]),
+        ("args.start < epoch", [None]),
+    ],
+)
+def test_a_branch_in_a_loop_is_known_if_its_test_cannot_change(tmp_path, test, taken):
+    source = f"""\
+import horovod.torch as hvd
+BIG = True
+for epoch in range(9):
+    if {test}:
+        rate = 0.1 * hvd.size()
+    step()
+"""
+    args = types.SimpleNamespace(adasum=True, start=-1)
+    hvd = types.SimpleNamespace(size=lambda: 2)
+    *_, events = watched(
+        tmp_path, source.replace("import horovod.torch as hvd", ""), args=args, hvd=hvd
+    )
+    assert [event["taken"] for event in events if event["kind"] == "branch"] == taken

@@ -236,10 +236,11 @@ def calls(run: Run, facts: Facts) -> Iterator[Finding]:
             "from the source).",
         )
     if facts.own_schedule and not run.split():
-        decides = f"The test of line {facts.guarded[facts.own_schedule]} decides which ranks"
+        line, test = facts.own_schedule
+        decides = f"The test of line {test} decides which ranks"
         yield finding(
             "own-stop" if facts.own_stopper else "replicas-diverged",
-            facts.own_schedule,
+            line,
             f"{decides} stop by this callback, and the others will wait for them (read from the source)."
             if facts.own_stopper
             else f"{decides} use this schedule, so their learning rates will differ (read from the source).",
