@@ -337,6 +337,21 @@ class Watch:
             self.note("branch", line, column=column, taken=noted[2])
         return taken
 
+    def collective(self, line: int, name: str, function: Callable) -> Callable:
+        """Return a collective of mpi4py that writes down its call.
+
+        Args:
+            line: of the call.
+            name: of the method.
+            function: the method.
+        """
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self.inside(f"MPI.{name}"):
+                return function(*arguments, **options)
+
+        return call
+
     def whole(self, line: int, value: Any) -> Any:
         """Write down what a rank takes a part of by its rank, and return it.
 

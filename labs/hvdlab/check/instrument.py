@@ -10,6 +10,7 @@
         scale = hvd.local_size()              scale = hvd.local_size()
     own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.part(20, order, hvd.rank(), None, hvd.size())
     own = parts[hvd.rank()]               own = __hvdlab__.whole(21, parts)[hvd.rank()]
+    comm.Barrier()                        __hvdlab__.collective(22, "Barrier", comm.Barrier)()
 
 See `decisions` for what a decision is. A loop that yields is left unchanged, because the loop that reads its
 items is the one that trains. The test of an `if` is written down where
@@ -21,6 +22,7 @@ import ast
 
 from hvdlab.check.source_facts import branches
 from hvdlab.script_analysis.ast_helpers import last_name
+from hvdlab.script_analysis.collectives import of_mpi4py
 from hvdlab.script_analysis.decisions import operands, yields
 from hvdlab.script_analysis.origins import COMMAND_LINES
 from hvdlab.script_analysis.rank_guards import Guards
@@ -43,7 +45,7 @@ def instrument(source: str | bytes, path: str) -> ast.Module:
     tree = ast.parse(source, path)
     script = Script(tree)
     fixed = {node: _is_fixed(node.test, script) for node in branches(script)}
-    instrumented = _Instrument(dict(operands(tree)), fixed, shards(script))
+    instrumented = _Instrument(dict(operands(tree)), fixed, shards(script), of_mpi4py(script))
     return ast.fix_missing_locations(instrumented.visit(tree))
 
 
@@ -67,12 +69,13 @@ def with_decisions(source: bytes) -> list[str]:
 
 
 class _Instrument(ast.NodeTransformer):
-    """Wraps loops, the operands of decisions, the tests of branches, and what a rank takes its shard of.
+    """Wraps loops, operands of decisions, tests of branches, what a rank takes its shard of, and collectives.
 
     Args:
         decisions: operand -> line of the decision.
         branches: `if` statement or expression -> whether its test is the same during the whole run.
         shards: the subscripts by the rank.
+        collectives: the calls of mpi4py, which has no Python functions that could be wrapped.
     """
 
     def __init__(
@@ -80,8 +83,9 @@ class _Instrument(ast.NodeTransformer):
         decisions: dict[ast.expr, int],
         branches: dict[ast.If | ast.IfExp, bool],
         shards: set[ast.Subscript],
+        collectives: set[ast.Call],
     ) -> None:
-        self.branches, self.shards = branches, shards
+        self.branches, self.shards, self.collectives = branches, shards, collectives
         self.decisions = {  # with the text before any call of the watch is inserted
             node: (ast.Constant(line), ast.Constant(ast.unparse(node)))
             for node, line in decisions.items()
@@ -99,6 +103,10 @@ class _Instrument(ast.NodeTransformer):
             node.test = ast.copy_location(_call("branch", *place, node.test), node.test)
         if node in self.shards:
             new = _noted(node)
+        if node in self.collectives:
+            name = ast.Constant(node.func.attr)
+            call = _call("collective", ast.Constant(node.lineno), name, node.func)
+            node.func = ast.copy_location(call, node.func)
         if node in self.decisions:
             new = _call("decide", *self.decisions[node], node)
         elif isinstance(node, ast.For) and not yields(node):

@@ -4,7 +4,7 @@ The functions of the instrumented script call the watch, and a script may send t
 (`hvd.broadcast_object(scheduler)`) or to processes that load data. Each process uses its own watch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,6 +65,16 @@ class Unwatched:
             value: the value.
         """
         return value
+
+    def collective(self, line: int, name: str, function: Callable) -> Callable:
+        """Return a collective of mpi4py.
+
+        Args:
+            line: of the call.
+            name: of the method.
+            function: the method.
+        """
+        return function
 
     def whole(self, line: int, value: Any) -> Any:
         """Return what a rank takes a part of.

@@ -24,6 +24,29 @@ TORCH_COLLECTIVES = (  # of torch.distributed
 )  # fmt: skip
 
 
+MPI_COLLECTIVES = {  # of mpi4py, in lower case: comm.allreduce and comm.Allreduce
+    "allgather", "allgatherv", "allreduce", "alltoall", "barrier", "bcast", "gather", "gatherv", "reduce",
+    "scatter", "scatterv",
+}  # fmt: skip
+
+
+def of_mpi4py(script: Script) -> set[ast.Call]:
+    """Return the calls of collectives of mpi4py, whose owner has `comm` in its name.
+
+    Args:
+        script: the script.
+    """
+    if not script.imported("mpi4py"):
+        return set()
+    return {
+        call
+        for call in script.calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr.lower() in MPI_COLLECTIVES
+        and "comm" in ast.unparse(call.func.value).lower()
+    }
+
+
 def callers(script: Script, names: Collection[str]) -> set[str]:
     """Return the names of the script's own functions that call some functions, in a function of it or itself.
 

@@ -533,3 +533,17 @@ for epoch in range(9):
         tmp_path, source.replace("import horovod.torch as hvd", ""), args=args, hvd=hvd
     )
     assert [event["taken"] for event in events if event["kind"] == "branch"] == taken
+
+
+def test_collectives_of_mpi4py_are_noted(tmp_path):
+    pytest.importorskip("mpi4py")
+    source = """
+from mpi4py import MPI
+comm = MPI.COMM_SELF
+comm.Barrier()
+total = comm.allreduce(3)
+text = communicate.split(" ")
+"""
+    names, _, events = watched(tmp_path, source, communicate="a b")
+    found = [(e["op"], e["line"]) for e in events if e["kind"] == "collective"]
+    assert found == [("MPI.Barrier", 4), ("MPI.allreduce", 5)] and names["total"] == 3
