@@ -6,7 +6,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     start, end                         of the script; `end` with the error, if there was one
     init, wrap, join                   calls of Horovod or torch.distributed
     broadcast                          of weights or of an optimizer's state, also by the wrapper of
-                                       torch.distributed: how many weights, and whether all were sent before
+                                       torch.distributed: how many weights, and a number that stands for them
     destroy                            of the process group
     group                              the ranks of a process set that a call names
     collective; waiting, continues     a call; the call lasts long; the long call has returned
@@ -24,8 +24,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
                                        of, and a hash of the data if the script has cut it by the rank
     whole                              what a rank takes a part of by its rank: hashes of its items in any
                                        order and in their order, and the bounds of the slice
-    reads                              of a loader that begins: samples and batches of an epoch, and a hash of
-                                       the data
+    reads                              of a loader that begins: samples and batches of an epoch, a hash of the
+                                       data, a number for the data set, and whether a sampler shards it
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
     evaluate                           of the model: the line of the loader, whether it reads a shard, and a
                                        hash of the data, where they are known
@@ -106,6 +106,8 @@ class Watch:
         self.averaged: set[int] = (
             set()
         )  # of those whose gradients it averages in the next backward pass
+        # (file, line) of code that AutoGraph has made of the script -> line of the script
+        self.translated: dict[tuple[str, int], int] = {}
         # Calls a function with the value of a tensor of TensorFlow when its graph runs.
         self.when_run: Callable[[Any, Callable], None] | None = None
         self._decisions: dict[tuple[int, str], int] = {}
@@ -139,16 +141,15 @@ class Watch:
             if not self._file.closed:
                 self._file.write(text + "\n")
 
-    def sends(self, weights: Iterable[Any] | None) -> bool:
-        """Note that the script broadcasts weights, and return whether it has broadcast all of them before.
+    def sends(self, weights: Iterable[Any] | None) -> int | None:
+        """Note that the script broadcasts weights, and return a number that all broadcasts of them have.
 
         Args:
             weights: tensors or variables; None if they are not known.
         """
-        sent = None if weights is None else {*map(identity, weights)}
-        again = bool(sent) and self._sent is not None and sent <= self._sent
+        sent = None if weights is None else frozenset(map(identity, weights))
         self._sent = None if sent is None or self._sent is None else self._sent | sent
-        return again
+        return hash(sent) if sent else None
 
     def unsent(self, weights: Iterable[Any]) -> bool:
         """Return whether the script has broadcast none of some weights.
@@ -218,6 +219,8 @@ class Watch:
         while frame:
             if frame.f_code.co_filename == self.script:
                 yield frame.f_lineno
+            elif line := self.translated.get((frame.f_code.co_filename, frame.f_lineno)):
+                yield line
             frame = frame.f_back
 
     def importing(self) -> bool:
@@ -263,11 +266,12 @@ class Watch:
         finally:
             self.waits.pop()
 
-    def step(self, may_end: bool = True, **facts: Any) -> None:
+    def step(self, may_end: bool = True, line: int | None = None, **facts: Any) -> None:
         """Write down a step of an optimizer.
 
         Args:
             may_end: whether the script may end here, after CAP times the step limit. Default True.
+            line: of the script. Default None: the line that is running.
             **facts: more fields of the event.
 
         Raises:
@@ -282,7 +286,7 @@ class Watch:
         hashed = digest(batch) if batch is not None else self._loop_items()
         start, self.start = self.start, None
         facts |= {"loops": self.loops, "start": start, "stack": self.stack()}
-        self.note("step", loss=number(loss), batch=hashed, **facts)
+        self.note("step", line, loss=number(loss), batch=hashed, **facts)
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit
 

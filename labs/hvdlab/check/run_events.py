@@ -91,10 +91,12 @@ class Run:
         return "tape" if "keras" in apis else "torch" if apis else None
 
     def exchanges(self) -> bool:
-        """Return whether the script calls collectives, so that it may average without a wrapper."""
-        if any("broadcast_" not in event["op"] for event in self.all("traced")):
+        """Return whether the script combines or repeatedly sends values, and so may need no wrapper."""
+        calls = self.all("collective") + self.all("traced")
+        if self.all("group") or any(not SENDS.search(event["op"]) for event in calls):
             return True
-        return any(self.all(kind) for kind in ("collective", "group"))
+        sent = {e["steps"] for e in self.all("collective") if e["steps"] and "broadcast" in e["op"]}
+        return len(sent) > 1
 
     @property
     def size_call(self) -> str:

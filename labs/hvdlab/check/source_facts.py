@@ -15,13 +15,14 @@ from hvdlab.script_analysis.horovod_calls import (
     fewer_rounds,
     local_shard,
     own_breaks,
+    own_clip,
     own_schedule,
     plain_gradient,
     uncalled,
     unused_evaluations,
 )
 from hvdlab.script_analysis.legacy_keras import old_argument
-from hvdlab.script_analysis.metrics import not_combined
+from hvdlab.script_analysis.metrics import not_combined, results
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.rate_scaling import Rates, rates
 from hvdlab.script_analysis.script import Script
@@ -70,6 +71,7 @@ class Facts(NamedTuple):
         join: whether it calls hvd.join.
         counted: loops that end after a counted number of rounds.
         metric_stops: (line of a loop, line of a decision to leave it, metric of one rank that it depends on).
+        results: line of a loop -> line below it that prints, logs or returns what the loop has computed.
         saves: writes a checkpoint, on all ranks.
         downloads: downloads, on all ranks at the same time.
         guarded: line of a call -> line of the test of the rank that decides who makes it.
@@ -79,6 +81,7 @@ class Facts(NamedTuple):
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
         discarded: discards the result of a collective, and uses the argument later.
         local_shard: takes one of as many shards as there are ranks, by the rank on its machine.
+        own_clip: clips gradients by a function that is not PyTorch's, while Horovod may average them.
         own_schedule: steps a learning rate schedule, or creates a callback for one, that only some ranks use,
             and the line of the test of the rank.
         own_stopper: whether that callback is EarlyStopping.
@@ -109,6 +112,7 @@ class Facts(NamedTuple):
     join: bool
     counted: set[int]
     metric_stops: list[tuple[int, int, str]]
+    results: dict[int, int]
     saves: list[int]
     downloads: list[int]
     guarded: dict[int, int]
@@ -118,6 +122,7 @@ class Facts(NamedTuple):
     uncalled: int | None
     discarded: int | None
     local_shard: int | None
+    own_clip: int | None
     own_schedule: tuple[int, int] | None
     own_stopper: bool
     own_breaks: dict[int, tuple[int, int]]
@@ -174,8 +179,13 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         join=any("hvd" in name or "horovod" in name for name in joins),
         counted={n.lineno for n in script.nodes if isinstance(n, ast.For) and _counts(n)},
         metric_stops=[*by_metrics(script)],
+        results=results(script),
         saves=[call.lineno for call in _saves(taken) if _on_all_ranks(call, Guards(taken))],
-        downloads=[call.lineno for call in _downloads(script) if _on_all_ranks(call, guards)],
+        downloads=[
+            call.lineno
+            for call in _downloads(script)
+            if _on_all_ranks(call, guards) and not guards.test(call, sites=any)
+        ],
         guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
         collectives={call.lineno: last_name(call) for call in script.named(*COLLECTIVES)},
         session=_first(script, lambda call: last_name(call) in SESSIONS),
@@ -183,6 +193,9 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         uncalled=getattr(uncalled(script), "lineno", None),
         discarded=getattr(discarded(script), "lineno", None),
         local_shard=getattr(local_shard(script), "lineno", None),
+        own_clip=getattr(own_clip(script), "lineno", None)
+        if script.hvd("DistributedOptimizer")
+        else None,
         own_schedule=own and (own[0].lineno, own[1].lineno),
         own_stopper=own is not None and last_name(own[0]) == "EarlyStopping",
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},
@@ -330,7 +343,7 @@ def _pin(script: Script) -> tuple[str, int | None]:
     """Return what chooses a device, "local_rank", "rank" (counts over all machines), or "", and its line."""
     if chosen_by_helper(script):
         return "local_rank", None
-    local, everywhere, by_all = {"local_rank"}, {"rank"}, None
+    local, everywhere, by_all, by_local = {"local_rank"}, {"rank"}, None, None
     given = ((name, value) for _, name, value in script.functions.arguments())
     for name, value in (*script.assignments(), *given):
         if "local_rank" in ast.unparse(value).lower():
@@ -343,10 +356,12 @@ def _pin(script: Script) -> tuple[str, int | None]:
             by_rank = bool(names & everywhere)
             if any(word in text for word in DEVICES):
                 if names & local or "local_rank" in text or by_rank and "device_count" in text:
-                    return "local_rank", node.lineno
-                if by_rank and not by_all and any(word in text for word in PINS):
-                    by_all = node.lineno
-    return ("rank", by_all) if by_all else ("", None)
+                    by_local = by_local or node.lineno
+                elif by_rank and any(word in text for word in PINS):
+                    by_all = by_all or node.lineno
+    if by_all:
+        return "rank", by_all
+    return ("local_rank", by_local) if by_local else ("", None)
 
 
 def _saves(script: Script) -> Iterator[ast.Call]:

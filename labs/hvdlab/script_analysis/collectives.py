@@ -24,6 +24,8 @@ TORCH_COLLECTIVES = (  # of torch.distributed
 )  # fmt: skip
 
 
+# Functions of Horovod and hvdlab that average gradients: their collectives are no calls of the script.
+GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
 MPI_COLLECTIVES = {  # of mpi4py, in lower case: comm.allreduce and comm.Allreduce
     "allgather", "allgatherv", "allreduce", "alltoall", "barrier", "bcast", "gather", "gatherv", "reduce",
     "scatter", "scatterv",

@@ -192,27 +192,23 @@ def plain_gradient(script: Script) -> ast.Call | None:
     Args:
         script: the script.
     """
-    wraps = script.named("DistributedGradientTape")
     replaced = {
-        target.id
-        for call in wraps
+        script.variable(target)
+        for call in script.named("DistributedGradientTape")
         for target in getattr(script.parents[call], "targets", ())
         if isinstance(target, ast.Name)
     }
-    tapes = {
-        item.optional_vars.id: item.context_expr
+    plain = {
+        script.variable(item.optional_vars)
         for node in script.nodes
         if isinstance(node, ast.With)
         for item in node.items
-        if isinstance(item.optional_vars, ast.Name)
-    }
-    plain = {
-        name
-        for name, made in tapes.items()
-        if isinstance(made, ast.Call) and last_name(made) == "GradientTape"
+        if isinstance(item.optional_vars, ast.Name) and isinstance(item.context_expr, ast.Call)
+        if last_name(item.context_expr) == "GradientTape"
     }
     for call in script.named("gradient"):
-        if getattr(getattr(call.func, "value", None), "id", None) in plain - replaced:
+        tape = getattr(call.func, "value", None)
+        if isinstance(tape, ast.Name) and script.variable(tape) in plain - replaced:
             return call
     return None
 
@@ -232,14 +228,36 @@ def fewer_rounds(script: Script) -> bool:
     return any(ROUNDS.search(ast.unparse(n)) and script.uses_size(by) for n, by in divided)
 
 
+def own_clip(script: Script) -> ast.Call | None:
+    """Return the first call of a function clip_grad... that is not PyTorch's, between `backward` and a step.
+
+    PyTorch's functions are watched while they run. `optimizer.synchronize()` above the call waits for the
+    average.
+
+    Args:
+        script: the script.
+    """
+    for call in script.calls:
+        if not last_name(call).startswith("clip_grad") or "nn.utils" in script.names[call]:
+            continue
+        around = [c for c in script.calls if script.inside[c] is script.inside[call]]
+        above = {last_name(other) for other in around if other.lineno < call.lineno}
+        below = {last_name(other) for other in around if other.lineno > call.lineno}
+        if "backward" in above and "step" in below and "synchronize" not in above:
+            return call
+    return None
+
+
 def local_shard(script: Script) -> ast.expr | None:
     """Return the first shard of as many as there are ranks that a script chooses by the local rank, or None.
 
     Args:
         script: the script.
     """
-    for call in script.named(*SHARDING):
-        if _by_local_rank([*call.args, *(word.value for word in call.keywords)], script):
+    for call in script.calls:
+        named = [word.value for word in call.keywords if word.arg and "shard" in word.arg]
+        given = [*call.args, *(word.value for word in call.keywords)]
+        if _by_local_rank(given if call in script.named(*SHARDING) else named, script):
             return call
     for node in script.nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):

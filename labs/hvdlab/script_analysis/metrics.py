@@ -46,19 +46,62 @@ def not_combined(script: Script, collectives: set[str]) -> Iterator[tuple[int, s
     """
     for loop in script.nodes:
         if isinstance(loop, ast.For):
-            around = script.inside[loop]
-            sums = _sums(loop, around, collectives)
-            own = (node for node in ast.walk(around) if script.inside.get(node) is around)
-            below = [node for node in own if getattr(node, "lineno", 0) > loop.end_lineno]
-            calls = [node for node in below if isinstance(node, ast.Call)]
+            sums = _sums(loop, script.inside[loop], collectives)
+            calls = [node for node in _below(loop, script) if isinstance(node, ast.Call)]
             sent = _variables(call for call in calls if last_name(call) in collectives)
-            shown = [c for c in calls if last_name(c) in SHOWN and not script.uses_rank(c)]
-            shown += [node for node in below if isinstance(node, ast.Return)]
+            shown = [node for node in _shown(loop, script) if not script.uses_rank(node)]
             if any(names & sent for names in sums.values()):
                 for name, names in sums.items():
                     used = [node.lineno for node in shown if names & _variables([node])]
                     if used and not names & sent:
                         yield loop.lineno, name, min(used)
+
+
+def results(script: Script) -> dict[int, int]:
+    """Return where a script first prints, logs or returns what a loop has computed.
+
+    Args:
+        script: the script.
+
+    Returns:
+        Line of the loop -> the line below it.
+    """
+    found = {}
+    for loop in script.nodes:
+        if isinstance(loop, ast.For):
+            made = _made_of(_changed(loop), script.inside[loop], set())
+            used = [n.lineno for n in _shown(loop, script) if made & _variables([n])]
+            found |= {loop.lineno: min(used)} if used else {}
+    return found
+
+
+def _below(loop: ast.For, script: Script) -> list[ast.AST]:
+    """Return the nodes below a loop in its function."""
+    around = script.inside[loop]
+    own = (node for node in ast.walk(around) if script.inside.get(node) is around)
+    return [node for node in own if getattr(node, "lineno", 0) > loop.end_lineno]
+
+
+def _shown(loop: ast.For, script: Script) -> list[ast.Call | ast.Return]:
+    """Return what prints, logs or returns something below a loop in its function."""
+    return [
+        node
+        for node in _below(loop, script)
+        if isinstance(node, ast.Return) or (isinstance(node, ast.Call) and last_name(node) in SHOWN)
+    ]
+
+
+def _changed(loop: ast.For) -> set[str]:
+    """Return the variables to which a loop assigns, adds or appends."""
+    targets = []
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign):
+            targets += node.targets
+        elif isinstance(node, ast.AugAssign):
+            targets.append(node.target)
+        elif isinstance(node, ast.Call) and last_name(node) in ("append", "extend", "update"):
+            targets += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    return {key(target) for target in targets if isinstance(target, VARIABLES)}
 
 
 def _sums(loop: ast.For, function: ast.AST, collectives: set[str]) -> dict[str, set[str]]:

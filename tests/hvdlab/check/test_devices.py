@@ -20,6 +20,8 @@ def test_a_gpu_is_chosen_by_the_rank_on_the_machine(facts):
     assert named(run(), facts(use, pin)) == []
     by_rank = ("model.cuda()\n", "model.cuda()\ntorch.cuda.set_device(hvd.rank())\n")
     assert named(run(), facts(use, by_rank)) == [("device-not-pinned", 4)]
+    both = ("model.cuda()\n", "torch.device(f'cuda:{hvd.rank()}')\nmodel.cuda(hvd.local_rank())\n")
+    assert named(run(), facts(use, both)) == [("device-not-pinned", 3)]
     # The launcher shows each rank one GPU of its own.
     events = run()
     for rank in events:

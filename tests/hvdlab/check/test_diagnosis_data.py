@@ -50,7 +50,7 @@ def test_a_random_split_of_all_data_must_be_equal(orders, data, sampled, wanted,
     events = run()
     for rank, order in enumerate(orders):
         plus(events, rank, kind="split", line=3, order=order, of=data[rank])
-        plus(events, rank, kind="sampler", line=4, replicas=2, split=sampled)
+        plus(events, rank, kind="sampler", line=4, replicas=2, split=sampled, data=1)
         plus(events, rank, kind="sampled", line=5, made=4)
     assert named(events, facts()) == wanted
 
@@ -77,7 +77,7 @@ def test_a_sampler_must_reach_a_loader(facts):
     def sampler(replicas=2, made=None):
         events = run()
         for rank in events:
-            plus(events, rank, kind="sampler", line=4, replicas=replicas, split=None)
+            plus(events, rank, kind="sampler", line=4, replicas=replicas, split=None, data=1)
             made and plus(events, rank, kind="sampled", line=5, made=made)
         return events
 
@@ -87,6 +87,14 @@ def test_a_sampler_must_reach_a_loader(facts):
     assert named(sampler(replicas=1), facts()) == []
     failed = sampler()
     failed[0][-1]["error"] = "OSError: full"  # the line that uses it may come later
+    assert named(failed, facts()) == []
+    own = dict(kind="reads", line=6, made=5, rows=8, batches=2, content=None)
+    for rank in failed:
+        next(e for e in failed[rank] if e["kind"] == "loop")["made"] = 5
+        plus(failed, rank, **own, data=1, sampled=False)
+    assert named(failed, facts()) == [("sampler-unused", 4)]
+    for rank in failed:
+        next(e for e in failed[rank] if e["kind"] == "reads")["data"] = 2
     assert named(failed, facts()) == []
 
 
@@ -216,7 +224,8 @@ def test_ranks_that_read_all_data_in_orders_of_their_own_are_named(
     events = run()
     for rank, content in enumerate(contents):
         next(e for e in events[rank] if e["kind"] == "loop")["made"] = 4
-        plus(events, rank, kind="reads", line=6, made=4, rows=9, batches=batches, content=content)
+        read = dict(kind="reads", line=6, made=4, rows=9, data=1, sampled=False)
+        plus(events, rank, **read, batches=batches, content=content)
     assert named(events, facts(("for batch in loader", loop))) == wanted
 
 

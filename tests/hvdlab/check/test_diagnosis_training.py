@@ -85,6 +85,19 @@ def test_a_parameter_server_steps_on_one_rank_and_exchanges_by_itself(facts):
     assert named(events, facts()) == []
 
 
+def test_a_broadcast_before_the_first_step_averages_nothing(facts):
+    """Equal seeds and equal data hide that no rank gets the gradients of another one."""
+    events = without(run(wrapped=lambda r, s: False), "wrap")
+    sent = dict(kind="collective", op="hvd.broadcast_parameters", line=5)
+    for rank in events:
+        plus(events, rank, **sent)
+    assert named(events, facts()) == [("optimizer-not-wrapped", 3)]
+    for rank in events:
+        for steps in 2, 4:  # the weights of a rank are sent again and again
+            plus(events, rank, **sent | {"steps": steps})
+    assert named(events, facts()) == []
+
+
 def begun_apart(**changes):
     """A run whose weights differ before step 1, and until the end."""
     events = run(weights=lambda rank, step: [1.0 + rank, 2.0], **changes)
@@ -110,6 +123,20 @@ def test_weights_that_change_between_the_broadcast_and_the_first_step(facts):
     early = before_training(begun_apart(), 1, **loads)
     next(e for e in early[1] if e["kind"] == "load")["at"] = 0.5
     assert named(early, facts()) == [("no-broadcast", 5)]
+
+
+def test_weights_that_one_rank_loads_between_two_steps(facts):
+    events = run(weights=lambda rank, step: [1.0 + step + rank * (step > 2), 2.0])
+    assert named(events, facts()) == [("replicas-diverged", 7)]
+    steps = [event for event in events[0] if event["kind"] == "step"]
+    events[0].append(
+        {"kind": "load", "at": steps[2]["at"] + 0.01, "steps": 3, "line": 9, "wrapped": False}
+    )
+    (found,) = judge(events, facts())
+    assert (found.id, found.line) == ("replicas-diverged", 9) and "Only rank 0 loads" in found.seen
+    early = {"kind": "load", "at": steps[0]["at"] + 0.01, "steps": 1, "line": 9, "wrapped": False}
+    events[0][-1] = early
+    assert named(events, facts()) == [("replicas-diverged", 7)]
 
 
 def test_a_broadcast_after_the_first_step_may_find_other_weights(facts):
@@ -161,14 +188,14 @@ def test_a_broadcast_that_is_not_reached_is_named(facts):
 
 @pytest.mark.parametrize(
     "again, line, seen",
-    [(True, 9, "sends weights that an earlier broadcast"), (False, 5, "sends other weights")],
+    [(True, 8, "Another line sends the same weights"), (False, 5, "sends other weights")],
 )
 def test_weights_that_no_broadcast_sends_are_named_where_others_are_sent(again, line, seen, facts):
     events = run(weights=lambda rank, step: [1.0 + rank, 2.0], unsent=lambda *_: True)
     for rank in events:
-        repeated = dict(kind="broadcast", line=9, what="hvd.broadcast_parameters", weights=2)
-        if again:
-            before_training(events, rank, **repeated, again=True)
+        own = dict(kind="broadcast", what="hvd.broadcast_parameters", weights=2, which=7)
+        for line in (3, 8) if again else ():  # the step is in line 7
+            before_training(events, rank, **own, line=line)
     (found,) = judge(events, facts())
     assert (found.id, found.line) == ("no-broadcast", line) and seen in found.seen
 
@@ -382,6 +409,16 @@ def test_a_collective_in_a_graph_of_one_rank_is_named_under_the_test_of_the_rank
     assert "While TensorFlow traced train, rank 0 called hvd.allreduce more often" in found.seen
     assert "test of line 7" in found.seen
     assert named(in_graphs([*step, again], step), facts()) == []
+    # A rank that saves its model traces the function again in which Horovod averages gradients.
+    assert (
+        named(
+            in_graphs(
+                [("allreduce_grads", 0, "allreduce")] * 2, [("allreduce_grads", 0, "allreduce")]
+            ),
+            facts(),
+        )
+        == []
+    )
     # Graphs are numbered by rank, and a function that only one rank has traced may come later on the other.
     other = in_graphs(
         [("mean", 0, "allreduce"), ("train", 1, "broadcast")], [("train", 0, "broadcast")]

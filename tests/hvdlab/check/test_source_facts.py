@@ -77,6 +77,9 @@ def test_a_save_counts_if_a_line_reaches_it(tmp_path, text, saves):
     assert read(tmp_path / "script.py").saves == saves
 
 
+LOAD = "def load():\n    return MNIST(p, download=True)\n"
+
+
 @pytest.mark.parametrize(
     "text, downloads",
     [
@@ -84,6 +87,9 @@ def test_a_save_counts_if_a_line_reaches_it(tmp_path, text, saves):
         ("import keras\nkeras.datasets.mnist.load_data()", [2]),
         ("mnist = mine.mnist\nmnist.load_data()", []),
         ("data = MNIST(p, download=True)\nif hvd.rank() == 0:\n    evaluate(data)", [1]),
+        # One rank of each machine downloads first.
+        (f"{LOAD}if hvd.local_rank() == 0:\n    load()\nhvd.barrier()\ndata = load()", []),
+        (f"{LOAD}data = load()", [2]),
     ],
 )
 def test_a_download_is_known_by_the_module_of_its_function(tmp_path, text, downloads):

@@ -7,6 +7,7 @@ from hvdlab.script_analysis.horovod_calls import (
     fewer_rounds,
     local_shard,
     own_breaks,
+    own_clip,
     own_schedule,
     plain_gradient,
     uncalled,
@@ -135,6 +136,8 @@ def test_rounds_that_are_divided_by_the_ranks(text, found):
     [
         ("data.shard(hvd.size(), hvd.local_rank())", 3),
         ("data.shard(hvd.size(), hvd.rank())", None),
+        ("read(path, shard_num=hvd.size(), shard_idx=hvd.local_rank())", 3),
+        ("log(path, n=hvd.size(), where=hvd.local_rank())", None),
         ("data.shard(hvd.local_size(), hvd.local_rank())", None),
         ("DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.local_rank())", 3),
         ("r = hvd.local_rank()\nown = data[r::hvd.size()]", 4),
@@ -145,3 +148,20 @@ def test_rounds_that_are_divided_by_the_ranks(text, found):
 )
 def test_a_shard_of_all_ranks_is_not_chosen_by_the_local_rank(text, found):
     assert line(local_shard(Script(f"{IMPORTS}{text}".encode()))) == found
+
+
+@pytest.mark.parametrize(
+    "clip, found",
+    [
+        ("commons.clip_grad_value_(ps, 5)", 5),
+        ("optimizer.synchronize()\n    commons.clip_grad_value_(ps, 5)", None),
+        ("torch.nn.utils.clip_grad_value_(ps, 5)", None),  # watched while it runs
+        ("print(5)", None),
+    ],
+)
+def test_a_clip_of_the_scripts_own_between_backward_and_the_step(clip, found):
+    text = f"for x in data:\n    loss.backward()\n    {clip}\n    optimizer.step()"
+    assert line(own_clip(Script(f"{IMPORTS}{text}".encode()))) == found
+    if found:
+        after = text.replace(f"    {clip}\n", "") + f"\n    {clip}"
+        assert own_clip(Script(f"{IMPORTS}{after}".encode())) is None

@@ -9,12 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
-from hvdlab.script_analysis.collectives import BROADCASTS, COLLECTIVES
+from hvdlab.script_analysis.collectives import BROADCASTS, COLLECTIVES, GRADIENTS
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
 METHODS = ("gradient", "apply_gradients", "apply")  # of what they return, which average gradients
-# Functions of Horovod and hvdlab that average gradients: their collectives are no calls of the script.
-GRADIENTS = {"allreduce_grads", "_all_reduce_gradients", "_all_reduce", "_allreduce"}
 MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
 
 
@@ -155,8 +153,8 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                again = watch.sends(tensors)
-                watch.note("broadcast", what=f"hvd.{name}", weights=weights, again=again)
+                which = watch.sends(tensors)
+                watch.note("broadcast", what=f"hvd.{name}", weights=weights, which=which)
                 watch.progress += not of_optimizer
             if _traced():
                 _note_traced(f"hvd.{name}", watch)

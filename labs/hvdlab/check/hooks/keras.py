@@ -27,6 +27,7 @@ def watch(keras: ModuleType, watch: Watch) -> None:
     batches(keras, watch)
     keras_fit.fitting(keras, watch)
     evaluations(keras, watch)
+    loading(keras, watch)
     deciding(keras, watch)
     files(keras, watch)
 
@@ -140,13 +141,15 @@ def _step_outside_fit(
     tf = sys.modules.get("tensorflow")
     eager = tf is None or tf.executing_eagerly()
     end = _squares(variables)
+    line = watch.line()  # that builds the graph
 
     def note(*squares: Any) -> None:
         norms = [float(square) ** 0.5 for square in squares]
         watch.start = norms[: len(start)] or None
         weights = norms[len(start) :]
         unsent = watch.unsent(variables)
-        watch.step(may_end=eager, **facts(optimizer, averaged), weights=weights, unsent=unsent)
+        own = facts(optimizer, averaged)
+        watch.step(may_end=eager, line=line, **own, weights=weights, unsent=unsent)
 
     if eager:
         note(*start, *end)
@@ -242,6 +245,25 @@ def _no_tape() -> bool:
     """Return whether TensorFlow records no gradients now."""
     record = sys.modules.get("tensorflow.python.eager.record")
     return record is not None and not record.could_possibly_record()
+
+
+def loading(keras: ModuleType, watch: Watch) -> None:
+    """Write down where the script replaces the weights of a model.
+
+    Args:
+        keras: the module `keras` (3) or `tf_keras`.
+        watch: gets the events.
+    """
+    for name in "set_weights", "load_weights":
+        load = getattr(keras.Model, name)
+
+        @functools.wraps(load)
+        def noting_load(self: Any, *arguments: Any, load: Any = load, **options: Any) -> Any:
+            if watch.line() and not watch.fitting:
+                watch.note("load", wrapped=False)
+            return load(self, *arguments, **options)
+
+        setattr(keras.Model, name, noting_load)
 
 
 def deciding(keras: ModuleType, watch: Watch) -> None:

@@ -104,6 +104,43 @@ def sources(module: ModuleType, watch: Watch) -> None:
     module.getimmediatesource = instrumented
 
 
+def saved_models(module: ModuleType, watch: Watch) -> None:
+    """Write down saved models, because TensorFlow writes them without Python's `open`.
+
+    Args:
+        module: tensorflow.python.saved_model.save.
+        watch: gets the events.
+    """
+    save = module.save
+
+    @functools.wraps(save)
+    def noting_save(obj: Any, export_dir: Any, *arguments: Any, **options: Any) -> Any:
+        watch.save(export_dir)
+        return save(obj, export_dir, *arguments, **options)
+
+    module.save = noting_save
+
+
+def translations(module: ModuleType, watch: Watch) -> None:
+    """Keep from which lines of the script AutoGraph has translated the lines of a function.
+
+    Args:
+        module: tensorflow.python.autograph.pyct.transpiler.
+        watch: gets them.
+    """
+    transform = module.PyToPy.transform_function
+
+    @functools.wraps(transform)
+    def noting_transform(self: Any, function: Any, context: Any) -> tuple:
+        translated, made, lines = transform(self, function, context)
+        for new, origin in lines.items():
+            if origin.loc.filename == watch.script:
+                watch.translated[new.filename, new.lineno] = origin.loc.lineno
+        return translated, made, lines
+
+    module.PyToPy.transform_function = noting_transform
+
+
 def tapes(module: ModuleType, watch: Watch) -> None:
     """Keep the gradients of the tapes that Horovod does not average, until an optimizer gets them.
 

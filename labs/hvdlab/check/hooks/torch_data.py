@@ -63,7 +63,7 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         # The data set, or what it wraps, may be a part of a split.
         own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
-        watch.note("sampler", replicas=self.num_replicas, split=of)
+        watch.note("sampler", replicas=self.num_replicas, split=of, data=id(self.dataset))
         content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
         where = {"count": self.num_replicas, "index": self.rank}
         watch.note("shard", **where, seeds=None, outer=1, content=content)
@@ -126,7 +126,8 @@ def loaders(torch: ModuleType, watch: Watch) -> None:
         made = getattr(self, "_hvdlab_line", None)
         if made and not hasattr(self, "_hvdlab_read"):
             self._hvdlab_read = True
-            watch.note("reads", made=made, **_read_by(self, torch))
+            own = {"data": id(self.dataset), "sampled": sampler is not None}
+            watch.note("reads", made=made, **own, **_read_by(self, torch))
         watch.reads(made, sharded=sampler is not None and sampler.num_replicas > 1)
         return iterate(self)
 

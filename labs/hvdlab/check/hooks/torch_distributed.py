@@ -67,8 +67,8 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         self._hvdlab_parameters = set(trained)
         watch.wrapped_parameters |= trained
         watch.progress += 1  # it broadcasts the weights
-        again = watch.sends(module.parameters())
-        watch.note("broadcast", what=WRAPPER, weights=len(trained), again=again)
+        which = watch.sends(module.parameters())
+        watch.note("broadcast", what=WRAPPER, weights=len(trained), which=which)
         watch.note("wrap", what=WRAPPER, optimizer=None, averages=True, reduces="Average")
 
     @functools.wraps(forward)

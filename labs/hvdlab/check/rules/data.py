@@ -207,16 +207,26 @@ def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if not run.all("step") or not all(run.of(rank, "end") for rank in run.ranks) or run.crash():
-        return
+    ended = all(run.of(rank, "end") for rank in run.ranks) and not run.crash()
     used = {event["made"] for event in run.all("sampled")}
-    for event in run.rank0("sampler"):
+    trains = {event["made"] for event in run.rank0("loop")}
+    unsampled = {
+        event["data"]: event["made"]
+        for event in run.rank0("reads")
+        if event["made"] in trains and not event["sampled"]
+    }
+    for event in run.rank0("sampler") if run.all("step") else ():
         if event["replicas"] > 1 and event["line"] not in used:
-            yield finding(
-                "sampler-unused",
-                event["line"],
-                "No DataLoader got this sampler until the end of the run, and nothing else read it.",
+            seen = (
+                "No DataLoader got this sampler until the end of the run, and nothing else read it."
             )
+            if loader := unsampled.get(event["data"]):
+                seen = (
+                    f"The DataLoader of line {loader} reads all of the data, without this sampler."
+                )
+            elif not ended:  # a line that uses it may come later
+                continue
+            yield finding("sampler-unused", event["line"], seen)
             return
 
 
@@ -227,7 +237,7 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if run.split() or facts.other:
+    if run.split() or facts.other not in (None, "mpi4py"):
         return
     own = {rank: _evaluated_shards(run, rank) for rank in run.ranks}
     tested = {rank: {_place(event) for event in run.of(rank, "evaluate")} for rank in run.ranks}
@@ -249,12 +259,14 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
                     "collective combines another result of the loop, and not this one.",
                 )
                 return
-            who = "Each rank evaluates its own shard here"
+            shown = facts.results.get(loop)
+            where = f"in line {event['line']}" if shown else "here"
+            who = f"Each rank evaluates its own shard {where}"
             if len(ranks) < len(run.ranks):
-                who = "Only some ranks evaluate here, and only their own shards"
+                who = f"Only some ranks evaluate {where}, and only their own shards"
             yield finding(
                 "metric-of-one-rank",
-                event["line"],
+                shown or event["line"],
                 f"{who}{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
                 f"before the {until}.",
             )

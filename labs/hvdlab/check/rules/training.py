@@ -10,7 +10,7 @@ from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.check.unequal_rounds import left_early, own_loops
 from hvdlab.hints.catalogue import Finding, finding
-from hvdlab.script_analysis.collectives import BROADCASTS
+from hvdlab.script_analysis.collectives import BROADCASTS, GRADIENTS
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 
 
@@ -112,12 +112,39 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         if len(set(rates)) > 1:
             cause = f" The learning rates are {' and '.join(f'{rate:g}' for rate in rates)}."
         equal = f"are equal until step {step - 1} and " if step > 1 else ""
+        if loaded := _loaded_between(number, step, run):
+            rank, line = loaded
+            yield finding(
+                "replicas-diverged",
+                line,
+                f"Only rank {rank} loads other weights here, before step {step}. The weights of ranks "
+                f"{ranks} {equal}differ after step {step}.",
+            )
+            continue
         yield finding(
             "replicas-diverged",
             run.step(0, number, step)["line"] or facts.applied,  # no line in a graph of TensorFlow
             f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
             f"differs by {difference:.2g} (relative).{cause}",
         )
+
+
+def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int | None] | None:
+    """Return the only rank that loads weights between two steps of an optimizer, and the line, or None.
+
+    Args:
+        number: of the optimizer.
+        step: the later one, from 1.
+        run: the events of the run.
+    """
+    steps = run.steps(number)
+    loads = {}
+    for place, rank in enumerate(run.ranks):
+        first = steps[step - 2][place]["at"] if step > 1 else 0
+        last = steps[step - 1][place]["at"]
+        loads[rank] = [e["line"] for e in run.of(rank, "load") if first <= e["at"] <= last]
+    own = [rank for rank, lines in loads.items() if lines]
+    return (own[0], loads[own[0]][0]) if step > 1 and len(own) == 1 else None
 
 
 def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
@@ -152,22 +179,26 @@ def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
 def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
     """Return the broadcast that may be meant for the weights of an optimizer, and what was observed.
 
-    It is one that sends weights again, or the last one.
+    Of two broadcasts of the same weights it is the one whose line is closer to the step of the optimizer.
 
     Args:
         number: of the optimizer.
         run: the events of the run.
     """
     sent = run.weights_broadcast()
-    again = next((event for event in sent if event.get("again")), None)
+    step = run.step(0, number, 1)["line"] or 0
     made = next((e for e in run.rank0("optimizer") if e["optimizer"] == number), None)
     whose = f"{made['name']} of line {made['line']}" if made else "one optimizer"
+    missing = f"No broadcast sends those that {whose} trains, and they differ after step 1."
+    lines = {(event.get("which"), event["line"]) for event in sent if event.get("which")}
+    times = Counter(which for which, _ in lines)
+    again = [event for event in sent if times[event.get("which")] > 1]
     if again:
-        what = f"This {again['what']} sends weights that an earlier broadcast has sent"
-    else:
-        what = f"This {sent[-1]['what']} sends other weights"
-    seen = f"{what}. No broadcast sends those that {whose} trains, and they differ after step 1."
-    return (again or sent[-1])["line"], seen
+        event = min(again, key=lambda event: abs((event["line"] or 0) - step))
+        return event[
+            "line"
+        ], f"Another line sends the same weights as this {event['what']}. {missing}"
+    return sent[-1]["line"], f"This {sent[-1]['what']} sends other weights. {missing}"
 
 
 def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
@@ -315,6 +346,8 @@ def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
     """
     traced = run.traced()
     for (function, _), of_rank in traced.items():
+        if function in GRADIENTS:  # where a rank saves the model, TensorFlow traces it again
+            continue
         for rank, other in itertools.permutations(run.ranks, 2):
             events = of_rank.get(rank, [])
             more = Counter(e["op"] for e in events) - Counter(
@@ -345,6 +378,14 @@ def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
+    if facts.own_clip and run.api() == "torch" and not run.all("clip"):
+        yield finding(
+            "clip-before-average",
+            facts.own_clip,
+            "This changes the gradients after `backward`, which has started Horovod's all-reduce of them, "
+            "and nothing has waited for the average (read from the source).",
+        )
+        return
     for event in run.all("clip"):
         yield finding(
             "clip-before-average",
