@@ -1,11 +1,18 @@
 """From the events of a run and the source of its script to the mistakes: see `judge`."""
 
-from hvdlab.check.rules import data, devices, process_groups, settings, training
+from hvdlab.check.rules import data, devices, process_groups, replicas, settings, training
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.hints.catalogue import CATALOGUE, Finding, finding
 
-RULES = (*training.RULES, *data.RULES, *process_groups.RULES, *settings.RULES, *devices.RULES)
+RULES = (
+    *training.RULES,
+    *replicas.RULES,
+    *data.RULES,
+    *process_groups.RULES,
+    *settings.RULES,
+    *devices.RULES,
+)
 
 
 def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:

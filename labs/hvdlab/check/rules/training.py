@@ -1,16 +1,16 @@
-"""Mistakes in how the ranks train together: gradients, weights, steps, collectives."""
+"""Mistakes in how the ranks train together: gradients, decisions, steps, collectives."""
 
 import itertools
 from collections import Counter
 from collections.abc import Iterator
 
 from hvdlab.check.call_sequences import difference
-from hvdlab.check.replica_weights import apart_before, divergence, pair
+from hvdlab.check.replica_weights import divergence
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.check.unequal_rounds import left_early, own_loops
 from hvdlab.hints.catalogue import Finding, finding
-from hvdlab.script_analysis.collectives import BROADCASTS, GRADIENTS
+from hvdlab.script_analysis.collectives import GRADIENTS
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 
 
@@ -77,152 +77,6 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
                 apart = f" The gradients come from another tape than the distributed one.{apart}"
             seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
             yield finding("optimizer-not-wrapped", line, seen)
-
-
-def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about weights that differ between the ranks.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
-    for number in run.optimizers():
-        step = divergence(run, number)
-        if step is None:
-            continue
-        ranks, difference = pair(run, number, step)
-        early = [event for event in run.weights_broadcast() if not event["steps"]]
-        if step == 1 and run.weights_broadcast() and run.never_sent(number):
-            yield finding("no-broadcast", *_others_sent(number, run))
-            continue
-        if step == 1 and early and apart_before(run, number):
-            yield finding("no-broadcast", *_changed_after(early[-1], run))
-            continue
-        if step == 1 and not run.weights_broadcast():
-            line, sent = _without_weights(run, facts)
-            yield finding(
-                "no-broadcast",
-                line,
-                f"{sent}, and after step 1 the weights of ranks {ranks} differ. The norm of one tensor "
-                f"differs by {difference:.1%}.",
-            )
-            continue
-        rates = run.values(number, step, "rate")
-        cause = ""
-        if len(set(rates)) > 1:
-            cause = f" The learning rates are {' and '.join(f'{rate:g}' for rate in rates)}."
-        equal = f"are equal until step {step - 1} and " if step > 1 else ""
-        if loaded := _loaded_between(number, step, run):
-            rank, line = loaded
-            yield finding(
-                "replicas-diverged",
-                line,
-                f"Only rank {rank} loads other weights here, before step {step}. The weights of ranks "
-                f"{ranks} {equal}differ after step {step}.",
-            )
-            continue
-        yield finding(
-            "replicas-diverged",
-            run.step(0, number, step)["line"] or facts.applied,  # no line in a graph of TensorFlow
-            f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
-            f"differs by {difference:.2g} (relative).{cause}",
-        )
-
-
-def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int | None] | None:
-    """Return the only rank that loads weights between two steps of an optimizer, and the line, or None.
-
-    Args:
-        number: of the optimizer.
-        step: the later one, from 1.
-        run: the events of the run.
-    """
-    steps = run.steps(number)
-    loads = {}
-    for place, rank in enumerate(run.ranks):
-        first = steps[step - 2][place]["at"] if step > 1 else 0
-        last = steps[step - 1][place]["at"]
-        loads[rank] = [e["line"] for e in run.of(rank, "load") if first <= e["at"] <= last]
-    own = [rank for rank, lines in loads.items() if lines]
-    return (own[0], loads[own[0]][0]) if step > 1 and len(own) == 1 else None
-
-
-def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
-    """Return where weights were changed between a broadcast and the first step, and what was observed.
-
-    Only `load_state_dict` is seen while it changes weights. Otherwise the line is that of the broadcast.
-
-    Args:
-        sent: event of the broadcast on the first rank.
-        run: the events of the run.
-    """
-    loads: dict[int, int] = {}  # rank -> line of its first load after the broadcast
-    for rank in run.ranks:
-        early = [e for e in run.of(rank, "broadcast") + run.of(rank, "load") if not e["steps"]]
-        for event in sorted(early, key=lambda e: e["at"]):
-            if event["kind"] == "load":
-                loads.setdefault(rank, event["line"])
-            elif event["weights"] != 0:
-                loads.pop(rank, None)
-    differ = "The weights of the ranks differ before step 1."
-    if loads:
-        only = f"Only rank {next(iter(loads))} loads" if len(loads) == 1 else "The ranks load"
-        seen = f"{differ} {only} other weights here, after {sent['what']} of line {sent['line']}."
-        return next(iter(loads.values())), seen
-    seen = (
-        f"{differ} This is the last {sent['what']} before it: code below it changes the weights, or it "
-        "sends those of another model."
-    )
-    return sent["line"], seen
-
-
-def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
-    """Return the broadcast that may be meant for the weights of an optimizer, and what was observed.
-
-    Of two broadcasts of the same weights it is the one whose line is closer to the step of the optimizer.
-
-    Args:
-        number: of the optimizer.
-        run: the events of the run.
-    """
-    sent = run.weights_broadcast()
-    step = run.step(0, number, 1)["line"] or 0
-    made = next((e for e in run.rank0("optimizer") if e["optimizer"] == number), None)
-    whose = f"{made['name']} of line {made['line']}" if made else "one optimizer"
-    missing = f"No broadcast sends those that {whose} trains, and they differ after step 1."
-    lines = {(event.get("which"), event["line"]) for event in sent if event.get("which")}
-    times = Counter(which for which, _ in lines)
-    again = [event for event in sent if times[event.get("which")] > 1]
-    if again:
-        event = min(again, key=lambda event: abs((event["line"] or 0) - step))
-        return event[
-            "line"
-        ], f"Another line sends the same weights as this {event['what']}. {missing}"
-    return sent[-1]["line"], f"This {sent[-1]['what']} sends other weights. {missing}"
-
-
-def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
-    """Return the line where a run should broadcast its weights, and what it does instead."""
-    if not run.all("broadcast"):
-        for called, name in facts.collectives.items():
-            if name in BROADCASTS:
-                return called, f"The run did not reach this hvd.{name}, so no weights are broadcast"
-    wraps = run.rank0("wrap")
-    line = run.line("fit") or (facts.wrapped_at(wraps[0]) if wraps else run.line("step"))
-    broadcasts = run.all("broadcast")
-    for event in broadcasts:
-        if event["what"] != "hvd.broadcast_optimizer_state":
-            return (
-                event["line"],
-                f"{event['what']} gets no weights, because it gets an empty list, or "
-                "variables of an optimizer, or a model that is not built yet",
-            )
-    return (
-        line,
-        "Only the state of the optimizer is broadcast"
-        if broadcasts
-        else "No weights are broadcast",
-    )
 
 
 def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -397,4 +251,4 @@ def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
         return
 
 
-RULES = wrapping, replicas, clipping, stopping, unequal, collectives
+RULES = wrapping, clipping, stopping, unequal, collectives
