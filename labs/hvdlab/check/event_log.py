@@ -19,6 +19,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
                                        broadcast has sent these weights
     order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
     split                              of a data set, at random: hashes of its parts, and of the data if known
+    subset                             of a data set, that a DistributedSampler samples: a hash of its indices
     shard                              of a data set, that this rank takes: its index, how many there are, the
                                        seeds of the shuffle before it, how many shards the data set is one
                                        of, and a hash of the data if the script has cut it by the rank
@@ -34,7 +35,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, the loop that is running, and the lines
                                        that have led to it
-    load                               of weights into a model; has DistributedDataParallel wrapped it?
+    load                               of weights into a model, or of a state into an optimizer; has
+                                       DistributedDataParallel wrapped the model?
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
     cuda tensor                        passed to a Horovod without CUDA; its device
 

@@ -82,8 +82,8 @@ class Facts(NamedTuple):
         discarded: discards the result of a collective, and uses the argument later.
         local_shard: takes one of as many shards as there are ranks, by the rank on its machine.
         own_clip: clips gradients by a function that is not PyTorch's, while Horovod may average them.
-        own_schedule: steps a learning rate schedule, or creates a callback for one, that only some ranks use,
-            and the line of the test of the rank.
+        own_schedule: changes the learning rate, or creates a callback that does or that ends the training, on
+            some ranks only; and the line of the test of the rank.
         own_stopper: whether that callback is EarlyStopping.
         own_breaks: line of a loop -> (line of a `break` of some ranks only, line of the test of the rank).
         plain_gradient: gets a gradient from a tape that DistributedGradientTape does not replace.
@@ -197,7 +197,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         if script.hvd("DistributedOptimizer")
         else None,
         own_schedule=own and (own[0].lineno, own[1].lineno),
-        own_stopper=own is not None and last_name(own[0]) == "EarlyStopping",
+        own_stopper="EarlyStopping" in (ast.unparse(own[0]) if own else ""),
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},
         plain_gradient=getattr(plain_gradient(script), "lineno", None),
         fewer_rounds=fewer_rounds(script),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hvdlab.script_analysis.ast_helpers import identifiers, last_name
 from hvdlab.script_analysis.origins import GLOBAL_RANK, GLOBAL_SIZE, LOCAL_RANK, Origin
 from hvdlab.script_analysis.rank_guards import Guards
+from hvdlab.script_analysis.rate_scaling import is_of_optimizer
 from hvdlab.script_analysis.script import HOROVOD, Script
 
 PLACES = ("rank", "size", "local_rank", "local_size")
@@ -127,29 +128,31 @@ def _calls_for_a_result(script: Script) -> Iterator[ast.Call]:
             yield from script.functions.calls.get(script.functions.name(function), [])
 
 
-def own_schedule(script: Script, guards: Guards) -> tuple[ast.Call, ast.expr] | None:
-    """Return the first step of a schedule, or callback of CALLBACKS, that only some ranks have, or None.
+def own_schedule(script: Script, guards: Guards) -> tuple[ast.AST, ast.expr] | None:
+    """Return what first changes the learning rate, or the end of training, on some ranks only, or None.
+
+    That is the step of a schedule, an assignment to the rate of an optimizer, or a callback of CALLBACKS.
 
     Args:
         script: the script.
         guards: its tests of the rank.
 
     Returns:
-        The call, and the test of the rank.
+        The call or the assignment, and the test of the rank.
     """
-    steps = script.named("step")
-    in_each_branch = guards.everywhere(steps)
+    steps = [call for call in script.named("step") if _is_of_schedule(call, script)]
+    sets = [node for node in script.nodes if isinstance(node, ast.Assign | ast.AugAssign)]
+    sets = [node for node in sets if any(map(is_of_optimizer, _targets(node)))]
     sent = set(script.hvd("broadcast_optimizer_state", "broadcast_object", "broadcast"))
-    for call in steps:
-        owner = getattr(call.func, "value", None)
-        if not isinstance(owner, ast.Name | ast.Attribute) or not guards.test(call):
-            continue
-        loops = [node for node in script.ancestors(call) if isinstance(node, ast.For | ast.While)]
-        if call in in_each_branch or any(not sent.isdisjoint(ast.walk(loop)) for loop in loops):
-            continue  # the other ranks may get the learning rate
-        values = [value for variable, value in script.bound if variable == script.variable(owner)]
-        if any("lr_scheduler" in script.name(v) for v in values if isinstance(v, ast.Call)):
-            return call, guards.test(call)
+    for changes in (steps, sets):
+        in_each_branch = guards.everywhere(changes)
+        for node in changes:
+            test = guards.test(node)
+            loops = [n for n in script.ancestors(node) if isinstance(n, ast.For | ast.While)]
+            # The other ranks may get the learning rate.
+            shared = any(not sent.isdisjoint(ast.walk(loop)) for loop in loops)
+            if test and node not in in_each_branch and not shared:
+                return node, test
     callbacks = script.named(*CALLBACKS)
     in_each_branch = guards.everywhere(callbacks)
     for call in callbacks:
@@ -157,6 +160,20 @@ def own_schedule(script: Script, guards: Guards) -> tuple[ast.Call, ast.expr] | 
         if test and call not in in_each_branch:
             return call, test
     return None
+
+
+def _is_of_schedule(step: ast.Call, script: Script) -> bool:
+    """Return whether a call `x.step()` is the step of a learning rate schedule of PyTorch."""
+    owner = getattr(step.func, "value", None)
+    if not isinstance(owner, VARIABLES):
+        return False
+    values = [value for variable, value in script.bound if variable == script.variable(owner)]
+    return any("lr_scheduler" in script.name(v) for v in values if isinstance(v, ast.Call))
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    """Return the left sides of an assignment."""
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def own_breaks(script: Script, guards: Guards) -> Iterator[tuple[int, ast.Break, ast.expr]]:

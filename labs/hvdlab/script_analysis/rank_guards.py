@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hvdlab.script_analysis.functions import FUNCTIONS, Name
@@ -116,17 +116,18 @@ class Guards:
         ]
         return tests[0] if tests and all(tests) else None
 
-    def everywhere(self, calls: list[ast.Call]) -> set[ast.Call]:
+    def everywhere(self, calls: Sequence[ast.AST]) -> set[ast.AST]:
         """Return the calls that a function makes in several branches, so that all ranks may make them:
 
         if hvd.rank() == 0: broadcast(0)          if hvd.local_rank() != 0: barrier()
         else: broadcast(None)                     if hvd.local_rank() == 0: barrier()
 
         Args:
-            calls: the calls to compare.
+            calls: the calls, or assignments, to compare.
         """
         branches: dict[tuple, set[str]] = {}
-        places = {call: (self.script.inside[call], self.script.names[call]) for call in calls}
+        names = self.script.names
+        places = {call: (self.script.inside[call], names.get(call)) for call in calls}
         for call, place in places.items():
             if guard := self._guard(call, {}):
                 branches.setdefault(place, set()).add(guard.branch)

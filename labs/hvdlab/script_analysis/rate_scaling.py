@@ -96,7 +96,7 @@ def rates(script: Script, named: Collection[str] = HOROVOD_SIZES) -> Rates:
                     powers[node.lineno] = max(map(reader.power, known), default=0.0)
                 given += [] if values else [(0.0, node.lineno)]  # the default of the optimizer
             if name in REPLACING and not any(tests_around(script, node)):
-                own = [v for v in values if not any(map(_is_of_optimizer, ast.walk(v)))]
+                own = [v for v in values if not any(map(is_of_optimizer, ast.walk(v)))]
                 replaced += [(reader.power(value), value.lineno) for value in own]
             if name == "LearningRateScheduler" and not any(tests_around(script, node)):
                 unscaled = _of_epoch(node, script) and reader.power(node.args[0]) <= 0
@@ -117,7 +117,7 @@ def rates(script: Script, named: Collection[str] = HOROVOD_SIZES) -> Rates:
             if power > 0 and any(map(_is_rate_in_use, targets)):
                 again = _multiplies_itself(node) and not any(map(_is_of_arguments, targets))
                 (factors if again else later).append((power, node.lineno))
-            elif power <= 0 and any(map(_is_of_optimizer, targets)) and _is_run(node, script):
+            elif power <= 0 and any(map(is_of_optimizer, targets)) and _is_run(node, script):
                 plain += [node.lineno] if _is_plain(node.value, reader) else []
             if any(identifier(target) in BATCHES for target in targets):
                 batch = min(batch, batches.power(factor_of(node)))
@@ -244,8 +244,12 @@ def _is_rate_in_use(target: ast.AST) -> bool:
     return isinstance(target, ast.Attribute) and target.attr in RATES
 
 
-def _is_of_optimizer(target: ast.AST) -> bool:
-    """Return whether a target is the rate of an optimizer, and no argument such as `args.lr`."""
+def is_of_optimizer(target: ast.AST) -> bool:
+    """Return whether a target is the rate of an optimizer, and no argument such as `args.lr`.
+
+    Args:
+        target: of an assignment.
+    """
     return _is_rate_in_use(target) and not _is_of_arguments(target)
 
 

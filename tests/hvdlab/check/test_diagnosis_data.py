@@ -317,3 +317,13 @@ loss = hvd.allreduce(loss)
     assert named(events, facts((step, step + below.strip()))) == []
     shown = facts((step, step + below.strip() + "\nprint(loss, correct)"))
     assert named(events, shown) == [("metric-of-one-rank", 13)]
+
+
+@pytest.mark.parametrize(
+    "orders, wanted", [([1, 2], [("different-splits", 4)]), ([1, 1], []), ([1], [])]
+)
+def test_a_subset_that_is_sharded_is_the_same_on_all_ranks(orders, wanted, facts):
+    events = run()
+    for rank, order in enumerate(orders):
+        plus(events, rank, kind="subset", line=4, order=order)
+    assert named(events, facts()) == wanted

@@ -133,7 +133,10 @@ def test_weights_that_one_rank_loads_between_two_steps(facts):
         {"kind": "load", "at": steps[2]["at"] + 0.01, "steps": 3, "line": 9, "wrapped": False}
     )
     (found,) = judge(events, facts())
-    assert (found.id, found.line) == ("replicas-diverged", 9) and "Only rank 0 loads" in found.seen
+    assert (found.id, found.line) == (
+        "replicas-diverged",
+        9,
+    ) and "Only rank 0 loads a state" in found.seen
     early = {"kind": "load", "at": steps[0]["at"] + 0.01, "steps": 1, "line": 9, "wrapped": False}
     events[0][-1] = early
     assert named(events, facts()) == [("replicas-diverged", 7)]

@@ -55,6 +55,15 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         watch.note("optimizer", optimizer=self._hvdlab_number, name=name, api="torch")
 
     torch.optim.Optimizer.__init__ = __init__
+    load = torch.optim.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def noting_load(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not watch.wrapping and watch.line():
+            watch.note("load", wrapped=False)
+        return load(self, *arguments, **options)
+
+    torch.optim.Optimizer.load_state_dict = noting_load
 
     def ours(optimizer: Any) -> bool:
         # With Adasum Horovod steps during `backward`, once per parameter.

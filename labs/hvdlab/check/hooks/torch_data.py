@@ -32,6 +32,7 @@ def splits(torch: ModuleType, watch: Watch) -> None:
         watch: gets the events.
     """
     data = torch.utils.data
+    remember_line(data.Subset, watch)
     split = data.random_split
 
     @functools.wraps(split)
@@ -64,6 +65,9 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
         watch.note("sampler", replicas=self.num_replicas, split=of, data=id(self.dataset))
+        if isinstance(self.dataset, torch.utils.data.Subset) and self.num_replicas > 1:
+            order = zlib.crc32(str([*map(int, self.dataset.indices)]).encode())
+            watch.note("subset", getattr(self.dataset, "_hvdlab_line", None), order=order)
         content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
         where = {"count": self.num_replicas, "index": self.rank}
         watch.note("shard", **where, seeds=None, outer=1, content=content)

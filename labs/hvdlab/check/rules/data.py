@@ -114,6 +114,19 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
                 "samples that are for validation on another one.",
             )
             return
+    for events in zip(*(run.of(rank, "subset") for rank in run.ranks), strict=False):
+        if (
+            len({event["line"] for event in events})
+            == 1
+            < len({event["order"] for event in events})
+        ):
+            yield finding(
+                "different-splits",
+                events[0]["line"],
+                "This subset has other samples, or another order, on each rank, and a DistributedSampler "
+                "divides it. So several ranks read some of the samples, and no rank reads others.",
+            )
+            return
 
 
 def slices(run: Run, facts: Facts) -> Iterator[Finding]:

@@ -48,8 +48,8 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding(
                 "replicas-diverged",
                 line,
-                f"Only rank {rank} loads other weights here, before step {step}. The weights of ranks "
-                f"{ranks} {equal}differ after step {step}.",
+                f"Only rank {rank} loads a state here, before step {step}. The weights of ranks {ranks} "
+                f"{equal}differ after step {step}.",
             )
             continue
         yield finding(

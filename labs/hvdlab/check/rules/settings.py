@@ -243,7 +243,7 @@ def calls(run: Run, facts: Facts) -> Iterator[Finding]:
             line,
             f"{decides} stop by this callback, and the others will wait for them (read from the source)."
             if facts.own_stopper
-            else f"{decides} use this schedule, so their learning rates will differ (read from the source).",
+            else f"{decides} change their learning rate here, so it will differ (read from the source).",
         )
 
 
