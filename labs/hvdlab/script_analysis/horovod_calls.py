@@ -141,8 +141,12 @@ def own_schedule(script: Script, guards: Guards) -> tuple[ast.AST, ast.expr] | N
         The call or the assignment, and the test of the rank.
     """
     steps = [call for call in script.named("step") if _is_of_schedule(call, script)]
-    sets = [node for node in script.nodes if isinstance(node, ast.Assign | ast.AugAssign)]
-    sets = [node for node in sets if any(map(is_of_optimizer, _targets(node)))]
+    sets = [
+        node
+        for node in script.nodes
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and any(_is_rate(target, script) for target in _targets(node))
+    ]
     sent = set(script.hvd("broadcast_optimizer_state", "broadcast_object", "broadcast"))
     for changes in (steps, sets):
         in_each_branch = guards.everywhere(changes)
@@ -169,6 +173,14 @@ def _is_of_schedule(step: ast.Call, script: Script) -> bool:
         return False
     values = [value for variable, value in script.bound if variable == script.variable(owner)]
     return any("lr_scheduler" in script.name(v) for v in values if isinstance(v, ast.Call))
+
+
+def _is_rate(target: ast.expr, script: Script) -> bool:
+    """Return whether a target is the rate of an optimizer, and no column "lr" of a table, for example."""
+    owner = ast.unparse(target.value) if is_of_optimizer(target) else ""
+    loops = (node for node in script.nodes if isinstance(node, ast.For))
+    groups = {ast.unparse(n.target) for n in loops if "param_groups" in ast.unparse(n.iter)}
+    return owner in groups or "param_groups" in owner or "optimizer" in owner
 
 
 def _targets(node: ast.Assign | ast.AugAssign) -> list[ast.expr]:

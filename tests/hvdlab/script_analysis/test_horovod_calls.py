@@ -19,6 +19,9 @@ IMPORTS = "import horovod.torch as hvd\nfrom torch import optim\n"
 SCHEDULE = "s = optim.lr_scheduler.StepLR(o, 1)\nfor epoch in range(3):\n"
 
 
+GROUPS = "for g in o.param_groups:\n        "
+
+
 def line(node):
     return node and node.lineno
 
@@ -74,9 +77,11 @@ def test_a_collective_whose_result_is_discarded(text, found):
         ("    if hvd.rank() == 0: s.step()\n    else: s.step()", None),
         ("    if hvd.rank() == 0: s.step()\n    hvd.broadcast_optimizer_state(o, 0)", None),
         ("    if hvd.rank() == 0: profiler.step()", None),
-        ("    if hvd.rank() == 0: g['lr'] *= 0.1", 5),
-        ("    if hvd.rank() == 0: g['lr'] = 1\n    else: g['lr'] = 1", None),
-        ("    g['lr'] *= 0.1\n    if hvd.rank() == 0: args.lr = 3", None),
+        (f"    {GROUPS}if hvd.rank() == 0: g['lr'] *= 0.1", 6),
+        (f"    {GROUPS}if hvd.rank() == 0: g['lr'] = 1\n        else: g['lr'] = 1", None),
+        (f"    {GROUPS}g['lr'] *= 0.1\n    if hvd.rank() == 0: args.lr = 3", None),
+        ("    if hvd.rank() == 0: table['lr'] = 3", None),
+        ("    if hvd.rank() == 0: self.optimizer.lr = 3", 5),
         ("    pass\nif hvd.rank() == 0: own = [ReduceLROnPlateau()]", 6),
         ("    pass\nown = [ReduceLROnPlateau(verbose=hvd.rank() == 0)]", None),
         ("    pass\nif hvd.rank() == 0: a = EarlyStopping()\nelse: a = EarlyStopping()", None),
