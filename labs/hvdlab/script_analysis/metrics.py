@@ -126,7 +126,7 @@ def _sums(loop: ast.For, function: ast.AST, collectives: set[str]) -> dict[str, 
 
 
 def _made_of(names: set, function: ast.AST, collectives: set[str]) -> set:
-    """Return some variables of a function, and those that are made of them or of results of collectives."""
+    """Return some variables of a function, and what it makes of them or of results of collectives."""
     assigns = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
     while True:  # until no variable is added
         more = {

@@ -293,8 +293,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.pyct import inspect_utils, transpiler
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import backprop
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from hvdlab.check.hooks import keras as hooks, tensorflow
 from hvdlab.check.event_log import Watch
 
@@ -302,6 +304,10 @@ watch = Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8)
 hooks.watch(keras, watch)
 tensorflow.data(dataset_ops, watch)
 tensorflow.tapes(backprop, watch)
+tensorflow.translations(transpiler, watch)
+tensorflow.sources(inspect_utils, watch)
+tensorflow.graphs(concrete_function, watch)
+__hvdlab__ = watch
 
 one, other = keras.Variable([3.0, 4.0]), keras.Variable([12.0])
 grads = [tf.zeros(2), tf.zeros(1)]
@@ -344,6 +350,15 @@ for x, y in watch.each(99, data.filter(lambda x, y: True).batch(1)):
     optimizer.apply(grads, [one, other])
 model(images)  # nor is this one of what the loop reads, which trains
 
+@tf.function
+def train(loss):
+    if loss > 3:
+        optimizer.apply(grads, [one, other])
+        watch.note("translated")
+
+for loss in 1.0, 5.0:
+    train(tf.constant(loss))
+
 watch.taped = watch.tape = True  # another tape is Horovod's
 for average in (lambda gradient: gradient), tf.identity:
     with tf.GradientTape() as tape:
@@ -366,7 +381,12 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     events = noted(tmp_path)
     steps = [event for event in events if event["kind"] == "step"]
     assert [step["weights"] for step in steps[:5]] == [[5, 12]] * 5
-    assert len(steps) == 5 + 5 + 1 + 1 + 4 + 8 + 2
+    assert len(steps) == 5 + 5 + 1 + 1 + 4 + 8 + 1 + 2
+    first = KERAS.splitlines().index("def train(loss):") + 1
+    decided = [(e["line"], e["value"]) for e in events if e["kind"] == "decision"]
+    assert decided == [(first + 1, 1.0), (first + 1, 5.0)]
+    assert [e["line"] for e in events if e["kind"] == "translated"] == [first + 3]
+    assert steps[-3]["line"] == first + 2
     loops = [event for event in events if event["kind"] == "loop"]
     assert [event["length"] for event in loops if event["line"] == 99] == [None, 8]
     assert [event["length"] for event in loops if event["line"] != 99][-1] == 4

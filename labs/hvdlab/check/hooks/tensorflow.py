@@ -93,13 +93,16 @@ def sources(module: ModuleType, watch: Watch) -> None:
     """
     read = module.getimmediatesource
 
+    @functools.cache
+    def script() -> list[str]:
+        return with_decisions(Path(watch.script).read_bytes())
+
     @functools.wraps(read)
     def instrumented(function: Any) -> str:
         if inspect.getsourcefile(function) != watch.script:
             return read(function)
         _, start = inspect.findsource(function)
-        lines = with_decisions(Path(watch.script).read_bytes())
-        return "".join(inspect.getblock(lines[start:]))
+        return "".join(inspect.getblock(script()[start:]))
 
     module.getimmediatesource = instrumented
 
