@@ -1,14 +1,14 @@
 """Facts from a script's source that a run of a few steps may not show: see `Facts`."""
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
+from hvdlab.script_analysis.ast_helpers import identifiers, last_name
 from hvdlab.script_analysis.collectives import COLLECTIVES, applies, combining
 from hvdlab.script_analysis.decisions import by_metrics
-from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.files import downloads, on_all_ranks, saves
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders, uses_gpu
 from hvdlab.script_analysis.horovod_calls import (
     discarded,
@@ -44,8 +44,6 @@ SHARDING = (
     "torch.distributed.device_mesh", "torch.distributed._composable",
 )  # fmt: skip
 SHARED_NORMS = (b"running_mean", b"moving_mean", b".buffers()", b"SyncBatchNorm", b"SyncBN")
-# Methods that a framework calls, besides those that begin with "on_" and "__".
-CALLED_BACK = ("call", "forward", "train_step", "training_step", "validation_step", "test_step")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
 
 
@@ -180,11 +178,11 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         counted={n.lineno for n in script.nodes if isinstance(n, ast.For) and _counts(n)},
         metric_stops=[*by_metrics(script)],
         results=results(script),
-        saves=[call.lineno for call in _saves(taken) if _on_all_ranks(call, Guards(taken))],
+        saves=[call.lineno for call in saves(taken) if on_all_ranks(call, Guards(taken))],
         downloads=[
             call.lineno
-            for call in _downloads(script)
-            if _on_all_ranks(call, guards) and not guards.test(call, sites=any)
+            for call in downloads(script)
+            if on_all_ranks(call, guards) and not guards.test(call, sites=any)
         ],
         guarded={call.lineno: test.lineno for call in script.calls if (test := guards.test(call))},
         collectives={call.lineno: last_name(call) for call in script.named(*COLLECTIVES)},
@@ -217,12 +215,12 @@ def branches(script: Script) -> set[ast.If | ast.IfExp]:
     Args:
         script: the script.
     """
-    saves = set(_saves(script))
+    written = set(saves(script))
     return {
         node
         for node in script.nodes
         if isinstance(node, ast.If | ast.IfExp)
-        and (script.uses_size(node) or not saves.isdisjoint(ast.walk(node)))
+        and (script.uses_size(node) or not written.isdisjoint(ast.walk(node)))
         and not script.uses_rank(node.test)
     }
 
@@ -270,59 +268,6 @@ class _Taken(ast.NodeTransformer):
         return node if only is None else node.body if only else node.orelse
 
 
-def _on_all_ranks(call: ast.Call, guards: Guards) -> bool:
-    """Return whether all ranks make a call, with the same arguments, at the same time."""
-    if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
-        return False
-    if not _is_run(call, guards.script):
-        return False
-    if last_name(call) == "ModelCheckpoint" and guards.test_of_uses(call):  # a callback of one rank
-        return False
-    around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
-    contexts = (ast.unparse(item.context_expr) for node in around for item in node.items)
-    return not any("lock" in text.lower() for text in contexts)
-
-
-def _is_run(call: ast.Call, script: Script) -> bool:
-    """Return whether the function around a call may run: the script uses it, and does not replace it."""
-    functions = script.functions
-    for function in script.ancestors(call):
-        if not isinstance(function, FUNCTIONS):
-            continue
-        name = functions.name(function)
-        same = [
-            other
-            for other in functions.defined[name]
-            if script.parents[other] is script.parents[function]
-        ]
-        used = functions.calls.get(name) or functions.passed_on.get(name) or function.decorator_list
-        if same[-1] is not function or not (used or name[1] and _calls_back(function, script)):
-            return False
-    return True
-
-
-def _calls_back(method: FUNCTIONS, script: Script) -> bool:
-    """Return whether a library may call a method that the script does not call: on_epoch_end, forward."""
-    if method.name.startswith(("on_", "__")) or method.name in CALLED_BACK:
-        return True
-    return any(getattr(node, "attr", None) == method.name for node in script.nodes)
-
-
-def _in_turns(call: ast.Call, guards: Guards) -> bool:
-    """Return whether some ranks wait above a call: `if hvd.local_rank() != 0: hvd.barrier()`."""
-    node = call
-    for above in guards.script.ancestors(call):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(above, name, None)
-            if isinstance(block, list) and node in block:
-                for earlier in block[: block.index(node)]:
-                    waits = isinstance(earlier, ast.If) and guards.splits(earlier.test)
-                    if waits and guards.script.named_in(earlier, "barrier"):
-                        return True
-        node = above
-    return False
-
-
 def _counts(loop: ast.For) -> bool:
     """Return whether its own variable ends a loop: `for i, x in enumerate(...): if i == n: break`."""
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
@@ -362,37 +307,3 @@ def _pin(script: Script) -> tuple[str, int | None]:
     if by_all:
         return "rank", by_all
     return ("local_rank", by_local) if by_local else ("", None)
-
-
-def _saves(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls that write a checkpoint."""
-    for call, name in script.names.items():
-        last = name.rpartition(".")[2]
-        if name == "torch.save" or last in ("ModelCheckpoint", "save_weights", "save_model"):
-            yield call
-        elif last == "save" and "model" in ast.unparse(call.func).lower():
-            yield call
-        elif last == "save" and "train.Checkpoint" in _owner(call, script):
-            yield call
-
-
-def _downloads(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls that download a file."""
-    for call, name in script.names.items():
-        last = name.rpartition(".")[2]
-        download = keyword(call, "download")
-        if isinstance(download, ast.Constant) and download.value is True:
-            yield call
-        elif last in ("urlretrieve", "get_file"):
-            yield call
-        elif last == "load_data" and "datasets" in f"{name} {_owner(call, script)}":
-            yield call
-
-
-def _owner(call: ast.Call, script: Script) -> str:
-    """Return what a variable holds whose function is called: `mnist = keras.datasets.mnist`, or ""."""
-    owner = getattr(call.func, "value", None)
-    if not isinstance(owner, ast.Name):
-        return ""
-    values = [value for variable, value in script.bound if variable == script.variable(owner)]
-    return ast.unparse(values[0]) if len(values) == 1 else ""
