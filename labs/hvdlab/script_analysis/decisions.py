@@ -49,7 +49,7 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
 
 
 def by_metrics(script: Script) -> Iterator[tuple[int, int, str]]:
-    """Yield the metrics of one rank by which a script may leave a loop.
+    """Yield the metrics of one rank by which a script may leave a loop, or skip a step or a collective.
 
     Args:
         script: the script.
@@ -70,11 +70,10 @@ def by_metrics(script: Script) -> Iterator[tuple[int, int, str]]:
     for operand, line in operands(script.tree):
         stop = lines[line]
         loop = _loop(stop, script)
-        leaves = isinstance(stop, ast.If) and any(_leaves(part, True) for part in stop.body)
         own = not (
             _names(operand) & shared or any(_calls(n, collectives) for n in ast.walk(operand))
         )
-        if loop and leaves and own and any(map(names_metric, ast.walk(operand))):
+        if loop and isinstance(stop, ast.If) and own and any(map(names_metric, ast.walk(operand))):
             yield loop.lineno, line, ast.unparse(operand)
 
 
@@ -220,9 +219,14 @@ def _parts(test: ast.expr, collectives: set[str]) -> list[ast.expr]:
 
 
 def _names(node: ast.AST, excluded: Collection[str] = ()) -> set[str]:
-    """Return the names in an expression, except for names in calls of excluded functions."""
+    """Return the names in an expression, except for names in calls of excluded functions.
+
+    Of `self.best` that is the attribute and not `self`, which has all other values of the object, too.
+    """
     if isinstance(node, ast.Name):
         return {node.id}
+    if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
+        return {f"self.{node.attr}"}
     if _calls(node, excluded):
         return set()
     return {name for part in ast.iter_child_nodes(node) for name in _names(part, excluded)}

@@ -116,6 +116,7 @@ def rates(script: Script, named: Collection[str] = HOROVOD_SIZES) -> Rates:
             power = reader.assigned(node, targets)
             if power > 0 and any(map(_is_rate_in_use, targets)):
                 again = _multiplies_itself(node) and not any(map(_is_of_arguments, targets))
+                again = again or _reads_rate(factor_of(node), reader)
                 (factors if again else later).append((power, node.lineno))
             elif power <= 0 and any(map(is_of_optimizer, targets)) and _is_run(node, script):
                 plain += [node.lineno] if _is_plain(node.value, reader) else []
@@ -261,6 +262,24 @@ def _is_of_arguments(target: ast.AST) -> bool:
     while isinstance(owner, ast.Attribute):  # config.train.optimizer.lr
         owner = owner.value
     return identifier(owner) in ARGUMENTS
+
+
+def _reads_rate(value: ast.expr, reader: Powers) -> bool:
+    """Return whether a value is made of the rate that an optimizer has: group["initial_lr"] * factor."""
+    values, names = [value], set()
+    for each in values:  # which grows by the values of names
+        for node in ast.walk(each):
+            if is_of_optimizer(node) and "param_groups" in ast.unparse(node) or _is_of_group(node):
+                return True
+            name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+            values += [] if name in names else reader.values.get(name, [])
+            names.add(name)
+    return False
+
+
+def _is_of_group(node: ast.AST) -> bool:
+    """Return whether a node is group["initial_lr"], which PyTorch's schedules keep."""
+    return isinstance(node, ast.Subscript) and getattr(node.slice, "value", 0) == "initial_lr"
 
 
 def _multiplies_itself(assign: ast.Assign | ast.AugAssign) -> bool:

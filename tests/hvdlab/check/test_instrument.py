@@ -198,6 +198,8 @@ def _run(code, names):
         ("if scaler is not None: optimizer.step()", ["scaler is not None"]),
         ("if isinstance(loss, Tensor): optimizer.step()", ["isinstance(loss, Tensor)"]),
         ("if loss < 9: print(loss)", []),
+        ("if loss < 9: self.best = loss\n    if self.plan: optimizer.step()", ["self.plan"]),
+        ("if loss < 9: self.plan = 1\n    if self.plan: optimizer.step()", ["self.plan", "loss"]),
     ],
 )
 def test_what_makes_a_step_or_leaves_a_round_before_it_is_a_decision(body, asked):

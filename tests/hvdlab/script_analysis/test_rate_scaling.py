@@ -38,6 +38,11 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
             1,
         ),  # of another file
         ("0.1 * hvd.size() if big else 0.1", "", 1),
+        # The rate that the optimizer has is scaled again.
+        ("0.1 * hvd.size()", "g['lr'] = g['initial_lr'] * hvd.size()", 2),
+        ("0.1 * hvd.size()", "base = o.param_groups[0]['lr']\ng['lr'] = base * hvd.size()", 2),
+        ("0.1", "base = o.param_groups[0]['lr']\ng['lr'] = base * hvd.size()", 1),
+        ("0.1 * hvd.size()", "g['lr'] = args.lr * hvd.size() * 0.1", 1),
         ("0.1 * hvd.size()", "for group in optimizer.param_groups: group['lr'] *= hvd.size()", 2),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: min(1, t / 100) / hvd.size())", 1),
         ("0.1 * hvd.size()", "LambdaLR(o, lambda t: hvd.size() * t)", 2),
