@@ -33,8 +33,7 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     branch                             the test of an `if`, and its result if later rounds of a loop have the
                                        same
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
-    decision                           a value that a stop depends on, the loop that is running, and the lines
-                                       that have led to it
+    decision                           a value that a stop depends on, and the lines that have led to it
     load                               of weights into a model, or of a state into an optimizer; has
                                        DistributedDataParallel wrapped the model?
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
@@ -404,9 +403,8 @@ class Watch:
         seen = self._decisions.get((line, text), 0)
         if seen < MAX_DECISIONS and (noted := number(value)) is not None:
             self._decisions[line, text] = seen + 1
-            loop = self.running[-1].line if self.running else None
-            stack = self.stack()
-            self.note("decision", line, text=text, value=noted, loop=loop, stack=stack)
+            where = {"loops": self.loops, "stack": self.stack()}
+            self.note("decision", line, text=text, value=noted, **where)
         return value
 
 

@@ -334,25 +334,30 @@ class Run:
         """Return the values on which the decisions in training loops depended, where all ranks have some.
 
         A function may decide about the training on one rank, while it evaluates on another one. So only
-        decisions are compared that the same lines have led to.
+        decisions are compared that the same lines have led to, in the same round of the loops.
 
         Returns:
             (line, expression, lines that have led to it) -> values by rank.
         """
         train = {event["line"] for event in self.all("loop") + self.all("pass")}
-        found: dict[tuple, dict[int, list[float]]] = {}
+        found: dict[tuple, dict[int, dict]] = {}  # key -> rank -> (rounds, count in them) -> value
         for rank in self.ranks:
             for event in self.of(rank, "decision"):
-                if event["loop"] not in train:
+                if not event["loops"] or event["loops"][-1][0] not in train:
                     continue
-                key = event["line"], event["text"], tuple(event.get("stack", ()))
-                place = found.setdefault(key, {})
-                place.setdefault(rank, []).append(event["value"])
-        return {
-            key: [of[r] for r in self.ranks]
-            for key, of in found.items()
-            if len(of) == len(self.ranks)
-        }
+                key = event["line"], event["text"], tuple(event["stack"])
+                values = found.setdefault(key, {}).setdefault(rank, {})
+                rounds, count = str(event["loops"]), 0
+                while (rounds, count) in values:
+                    count += 1
+                values[rounds, count] = event["value"]
+        compared = {}
+        for key, of in found.items():
+            if len(of) == len(self.ranks):
+                first, *others = of.values()
+                same = [place for place in first if all(place in other for other in others)]
+                compared[key] = [[of[rank][place] for place in same] for rank in self.ranks]
+        return compared
 
     def traced(self) -> dict[tuple[str, int], dict[int, list[dict]]]:
         """Return the collectives in graphs of TensorFlow.

@@ -79,7 +79,8 @@ class Facts(NamedTuple):
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
         discarded: discards the result of a collective, and uses the argument later.
         local_shard: takes one of as many shards as there are ranks, by the rank on its machine.
-        own_clip: clips gradients by a function that is not PyTorch's, while Horovod may average them.
+        own_clip: clips gradients of one rank by a function that is not watched, and the line that averages
+            them below, or None.
         own_schedule: changes the learning rate, or creates a callback that does or that ends the training, on
             some ranks only; and the line of the test of the rank.
         own_stopper: whether that callback is EarlyStopping.
@@ -120,7 +121,7 @@ class Facts(NamedTuple):
     uncalled: int | None
     discarded: int | None
     local_shard: int | None
-    own_clip: int | None
+    own_clip: tuple[int, int | None] | None
     own_schedule: tuple[int, int] | None
     own_stopper: bool
     own_breaks: dict[int, tuple[int, int]]
@@ -191,9 +192,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         uncalled=getattr(uncalled(script), "lineno", None),
         discarded=getattr(discarded(script), "lineno", None),
         local_shard=getattr(local_shard(script), "lineno", None),
-        own_clip=getattr(own_clip(script), "lineno", None)
-        if script.hvd("DistributedOptimizer")
-        else None,
+        own_clip=own_clip(script),
         own_schedule=own and (own[0].lineno, own[1].lineno),
         own_stopper="EarlyStopping" in (ast.unparse(own[0]) if own else ""),
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},

@@ -80,11 +80,26 @@ def discarded(script: Script) -> ast.Call | None:
 
 
 def _is_dropped(call: ast.Call, script: Script) -> bool:
-    """Return whether nothing uses the result of a call, or of its method: `hvd.allreduce(x).item()`."""
-    node, method = call, script.parents[call]
-    while getattr(script.parents[method], "func", None) is method:
-        node, method = script.parents[method], script.parents[script.parents[method]]
-    return isinstance(script.parents[node], ast.Expr)
+    """Return whether nothing uses the result of a call, or of its method: `hvd.allreduce(x).item()`.
+
+    A variable counts that gets the result, and that the script never reads.
+    """
+    node: ast.AST = call
+    while isinstance(script.parents[node], ast.Attribute | ast.Call):  # .cpu().data.numpy()
+        above = script.parents[node]
+        if isinstance(above, ast.Call) and above.func is not node:
+            return False
+        node = above
+    statement = script.parents[node]
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        variable = script.variable(statement.targets[0])
+        return not any(
+            isinstance(name, ast.Name)
+            and isinstance(name.ctx, ast.Load)
+            and script.variable(name) == variable
+            for name in script.nodes
+        )
+    return isinstance(statement, ast.Expr)
 
 
 def _unwrapped(sent: ast.expr) -> ast.expr:
@@ -257,23 +272,37 @@ def fewer_rounds(script: Script) -> bool:
     return any(ROUNDS.search(ast.unparse(n)) and script.uses_size(by) for n, by in divided)
 
 
-def own_clip(script: Script) -> ast.Call | None:
-    """Return the first call of a function clip_grad... that is not PyTorch's, between `backward` and a step.
+def own_clip(script: Script) -> tuple[int, int | None] | None:
+    """Return where a script clips the gradients of one rank by a function that is not watched.
 
     PyTorch's functions are watched while they run. `optimizer.synchronize()` above the call waits for the
     average.
 
     Args:
         script: the script.
+
+    Returns:
+        The line of a call clip_grad..., between `backward` and a step, and None. Or the line of any clip, and
+        the line below it that averages the same gradients. None if there is neither.
     """
+    averages = script.hvd("allreduce", "allreduce_", "grouped_allreduce", "allreduce_async_")
     for call in script.calls:
-        if not last_name(call).startswith("clip_grad") or "nn.utils" in script.names[call]:
+        if not last_name(call).startswith("clip_"):
             continue
         around = [c for c in script.calls if script.inside[c] is script.inside[call]]
+        clipped = {name for name in identifiers(call) if "grad" in name}
+        for average in averages:
+            if average in around and average.lineno > call.lineno:
+                statement = next(n for n in script.ancestors(average) if isinstance(n, ast.stmt))
+                if clipped & identifiers(statement):
+                    return call.lineno, average.lineno
+        if not last_name(call).startswith("clip_grad") or "nn.utils" in script.names[call]:
+            continue
         above = {last_name(other) for other in around if other.lineno < call.lineno}
         below = {last_name(other) for other in around if other.lineno > call.lineno}
         if "backward" in above and "step" in below and "synchronize" not in above:
-            return call
+            if script.hvd("DistributedOptimizer"):
+                return call.lineno, None
     return None
 
 

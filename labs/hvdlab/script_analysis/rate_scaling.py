@@ -98,11 +98,17 @@ def rates(script: Script, named: Collection[str] = HOROVOD_SIZES) -> Rates:
             if name in REPLACING and not any(tests_around(script, node)):
                 own = [v for v in values if not any(map(is_of_optimizer, ast.walk(v)))]
                 replaced += [(reader.power(value), value.lineno) for value in own]
+            if name in ("assign", "set_value") and values and _is_run(node, script):
+                power = max(map(reader.power, values))
+                plain += [node.lineno] if power <= 0 and _is_plain(values[0], reader) else []
             if name == "LearningRateScheduler" and not any(tests_around(script, node)):
                 unscaled = _of_epoch(node, script) and reader.power(node.args[0]) <= 0
                 plain += [node.lineno] if unscaled else []
             if name.endswith("LambdaLR"):
-                known = [value for value in node.args[1:2] if not reader.is_foreign(value)]
+                functions = node.args[1:2] + [
+                    w.value for w in node.keywords if w.arg == "lr_lambda"
+                ]
+                known = [value for value in functions if not reader.is_foreign(value)]
                 factors += [(reader.power(value), node.lineno) for value in known]
             place = PLACES.get(name, len(node.args))
             sizes = [k.value for k in node.keywords if k.arg in BATCHES]
@@ -209,7 +215,7 @@ def _of_epoch(call: ast.Call, script: Script) -> ast.FunctionDef | ast.Lambda | 
     return known[0] if len(known) == 1 and len(known[0].args.args) == 1 else None
 
 
-def _is_run(assign: ast.Assign | ast.AugAssign, script: Script) -> bool:
+def _is_run(assign: ast.AST, script: Script) -> bool:
     """Return whether a run makes an assignment: no test decides, and the script calls the function around."""
     function = script.inside[assign]
     called = function is script.tree or script.functions.calls.get(script.functions.name(function))
@@ -226,8 +232,8 @@ def _is_plain(value: ast.expr, reader: Powers, inside: frozenset[str] = frozense
     """
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
         sides = [value.left, value.right] if isinstance(value.op, ast.Mult) else [value.left]
-        rates = [side for side in sides if not isinstance(side, ast.Constant)]  # 0.1 is a factor
-        return any(_is_plain(side, reader, inside) for side in rates)
+        rates = [side for side in sides if not _is_number(side)]  # 0.1 is a factor
+        return not rates or any(_is_plain(side, reader, inside) for side in rates)
     if isinstance(value, ast.Name | ast.Attribute) and OF_RATE.search(identifier(value)):
         name = ast.unparse(value)
         if name in inside:
@@ -236,6 +242,13 @@ def _is_plain(value: ast.expr, reader: Powers, inside: frozenset[str] = frozense
         given = isinstance(value, ast.Attribute) and not values and _is_of_arguments(value)
         return given or bool(values) and all(_is_plain(v, reader, inside | {name}) for v in values)
     return isinstance(value, ast.Constant) and isinstance(value.value, float)
+
+
+def _is_number(factor: ast.expr) -> bool:
+    """Return whether a factor is a number, or a power of a number: 0.5 ** epoch."""
+    if isinstance(factor, ast.BinOp) and isinstance(factor.op, ast.Pow):
+        return isinstance(factor.left, ast.Constant)
+    return isinstance(factor, ast.Constant)
 
 
 def _is_rate_in_use(target: ast.AST) -> bool:

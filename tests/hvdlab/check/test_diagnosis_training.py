@@ -258,7 +258,8 @@ def test_a_stop_by_an_own_number_explains_the_unequal_steps(facts):
     next(e for e in events[1] if e["kind"] == "pass")["iterations"] = 9
     assert named(events, facts()) == [("unequal-steps", 6)]
     for rank in events:
-        plus(events, rank, kind="decision", line=6, text="loss", value=0.5 + rank / 10, loop=6)
+        decided = dict(kind="decision", line=6, text="loss", stack=[6])
+        plus(events, rank, **decided, value=0.5 + rank / 10, loops=[[6, 1]])
     assert named(events, facts()) == [("own-stop", 6)]
 
 
@@ -318,8 +319,9 @@ def test_ranks_with_loops_of_their_own_need_equal_numbers_of_steps(
 def test_a_loop_that_does_not_train_may_end_by_an_own_number(facts):
     events = run()
     for rank in events:
-        plus(events, rank, kind="decision", line=3, text="len(words)", value=9 + rank, loop=3)
-        plus(events, rank, kind="decision", line=3, text="fast", value=rank, loop=None)
+        decided = dict(kind="decision", line=3, stack=[3])
+        plus(events, rank, **decided, text="len(words)", value=9 + rank, loops=[[3, 1]])
+        plus(events, rank, **decided, text="fast", value=rank, loops=[])
     assert named(events, facts()) == []
 
 
@@ -327,12 +329,14 @@ def test_a_function_that_trains_on_one_rank_and_evaluates_on_another_decides_for
     events = run()
     for rank in events:
         stack = [9 + rank, 6]  # rank 0 has called the function in another line
-        at = {"line": 6, "loop": 6, "text": "train", "stack": stack}
+        at = {"line": 6, "loops": [[6, 1]], "text": "train", "stack": stack}
         plus(events, rank, kind="decision", value=rank, **at)
     assert named(events, facts()) == []
     for rank in events:
         next(e for e in events[rank] if e["kind"] == "decision")["stack"] = [9, 6]
     assert named(events, facts()) == [("own-stop", 6)]
+    next(e for e in events[1] if e["kind"] == "decision")["loops"] = [[6, 2]]  # another round
+    assert named(events, facts()) == []
 
 
 def test_a_collective_of_one_rank_is_named_where_it_is(facts):
@@ -479,7 +483,7 @@ def test_a_stop_that_the_run_does_not_reach_is_read_from_the_source(text, above,
                 event["line"] = 6 + above.count("\n")
     assert named(events, facts(change)) == wanted
     for rank in events:
-        at = {"line": 7, "loop": 6, "text": "accuracy"}
+        at = {"line": 7, "loops": [[6, 1]], "text": "accuracy", "stack": [7]}
         plus(events, rank, kind="decision", value=0.5, **at)
     if not above:
         assert named(events, facts(change)) == []

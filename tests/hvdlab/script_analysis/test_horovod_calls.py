@@ -61,6 +61,8 @@ def test_a_function_that_is_used_as_a_number(text, found):
         ("for p in model.parameters():\n    hvd.allreduce(p.grad)\nstep(model)", 4),
         ("for p in model.parameters():\n    p.grad = hvd.allreduce(p.grad)\nstep(model)", None),
         ("hvd.broadcast_object(x, root_rank=0)\nprint(x)", 3),
+        ("every = hvd.allgather(x).cpu().numpy()\nprint(x)", 3),
+        ("every = hvd.allgather(x).cpu().numpy()\nprint(x, every)", None),
         ("use(hvd.allreduce(x).item())\nprint(x)", None),
         ("hvd.allreduce(torch.zeros(len(x)))\nprint(x)", None),  # as a barrier
     ],
@@ -169,7 +171,27 @@ def test_a_shard_of_all_ranks_is_not_chosen_by_the_local_rank(text, found):
 )
 def test_a_clip_of_the_scripts_own_between_backward_and_the_step(clip, found):
     text = f"for x in data:\n    loss.backward()\n    {clip}\n    optimizer.step()"
-    assert line(own_clip(Script(f"{IMPORTS}{text}".encode()))) == found
+    text += "\no = hvd.DistributedOptimizer(o)"
+    clipped = own_clip(Script(f"{IMPORTS}{text}".encode()))
+    assert clipped == (found and (found, None))
     if found:
-        after = text.replace(f"    {clip}\n", "") + f"\n    {clip}"
+        after = text.replace(f"    {clip}\n", "").replace("step()", f"step()\n    {clip}")
         assert own_clip(Script(f"{IMPORTS}{after}".encode())) is None
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        (
+            "grads, _ = tf.clip_by_global_norm(grads, 1)\ngrads = [hvd.allreduce(g) for g in grads]",
+            (3, 4),
+        ),
+        (
+            "grads = [hvd.allreduce(g) for g in grads]\ngrads, _ = tf.clip_by_global_norm(grads, 1)",
+            None,
+        ),
+        ("x = tf.clip_by_value(x, 0, 1)\ngrads = [hvd.allreduce(g) for g in grads]", None),
+    ],
+)
+def test_gradients_of_one_rank_that_are_clipped_above_their_average(text, found):
+    assert own_clip(Script(f"{IMPORTS}{text}".encode())) == found

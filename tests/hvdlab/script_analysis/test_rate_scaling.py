@@ -41,6 +41,7 @@ RAMP = "def ramp(t): return 0.1 * hvd.size() * min(1, (t + 1) / steps)\n"
         # The rate that the optimizer has is scaled again.
         ("0.1 * hvd.size()", "g['lr'] = g['initial_lr'] * hvd.size()", 2),
         ("0.1 * hvd.size()", "base = o.param_groups[0]['lr']\ng['lr'] = base * hvd.size()", 2),
+        ("0.1 * hvd.size()", "def up(t): return t * hvd.size()\nLambdaLR(o, lr_lambda=up)", 2),
         ("0.1", "base = o.param_groups[0]['lr']\ng['lr'] = base * hvd.size()", 1),
         ("0.1 * hvd.size()", "g['lr'] = args.lr * hvd.size() * 0.1", 1),
         ("0.1 * hvd.size()", "for group in optimizer.param_groups: group['lr'] *= hvd.size()", 2),
@@ -177,6 +178,9 @@ SET = "\nfor group in o.param_groups:\n    group['lr'] = {}"
         ("\nlr = 0.1\nlr = lr * 0.5" + SET.format("lr"), 5),
         (SET.format("args.lr * hvd.size() * 0.1"), None),
         (SET.format("group['lr'] * 0.1"), None),
+        (SET.format("0.1 * 0.5 ** epoch"), 3),
+        ("\nlr = 0.1 * 0.5 ** epoch\no.learning_rate.assign(lr)", 3),
+        ("\no.learning_rate.assign(schedule(epoch))", None),
         (SET.format("group['initial_lr'] * 0.1"), None),
         (SET.format("schedule(epoch) * 0.1"), None),
         (SET.format("lr"), None),  # from elsewhere

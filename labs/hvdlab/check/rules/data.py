@@ -115,18 +115,22 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
             )
             return
     for events in zip(*(run.of(rank, "subset") for rank in run.ranks), strict=False):
-        if (
-            len({event["line"] for event in events})
-            == 1
-            < len({event["order"] for event in events})
-        ):
-            yield finding(
-                "different-splits",
-                events[0]["line"],
-                "This subset has other samples, or another order, on each rank, and a DistributedSampler "
-                "divides it. So several ranks read some of the samples, and no rank reads others.",
+        lines = {event["line"] for event in events}
+        cut = min((event["line"] for event in run.rank0("whole")), default=None)
+        if len(lines) > 1 or len({event["order"] for event in events}) == 1:
+            continue
+        if cut:
+            seen = (
+                f"This subset is already the part of one rank (line {cut}), and a sampler divides it "
+                "again. So each rank takes a part of its part, and no rank reads the rest."
             )
-            return
+        else:
+            seen = (
+                "This subset has other samples, or another order, on each rank, and a DistributedSampler "
+                "divides it. So several ranks read some of the samples, and no rank reads others."
+            )
+        yield finding("wrong-shard" if cut else "different-splits", *lines, seen)
+        return
 
 
 def slices(run: Run, facts: Facts) -> Iterator[Finding]:

@@ -232,13 +232,15 @@ def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if facts.own_clip and run.api() == "torch" and not run.all("clip"):
-        yield finding(
-            "clip-before-average",
-            facts.own_clip,
-            "This changes the gradients after `backward`, which has started Horovod's all-reduce of them, "
-            "and nothing has waited for the average (read from the source).",
+    if facts.own_clip and not run.all("clip"):
+        line, average = facts.own_clip
+        seen = (
+            f"This clips the gradients of one rank, and line {average} averages them afterwards"
+            if average
+            else "This changes the gradients after `backward`, which has started Horovod's all-reduce of "
+            "them, and nothing has waited for the average"
         )
+        yield finding("clip-before-average", line, f"{seen} (read from the source).")
         return
     for event in run.all("clip"):
         yield finding(
