@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifiers, last_name
+from hvdlab.script_analysis.changed_gradients import EarlyChange, changed_early
 from hvdlab.script_analysis.collectives import COLLECTIVES, applies, combining
 from hvdlab.script_analysis.decisions import by_metrics
 from hvdlab.script_analysis.files import downloads, on_all_ranks, saves
@@ -15,7 +16,6 @@ from hvdlab.script_analysis.horovod_calls import (
     fewer_rounds,
     local_shard,
     own_breaks,
-    own_clip,
     own_schedule,
     plain_gradient,
     uncalled,
@@ -79,8 +79,7 @@ class Facts(NamedTuple):
         uncalled: uses a function of Horovod such as `hvd.rank` as a number.
         discarded: discards the result of a collective, and uses the argument later.
         local_shard: takes one of as many shards as there are ranks, by the rank on its machine.
-        own_clip: clips gradients of one rank by a function that is not watched, and the line that averages
-            them below, or None.
+        changed_early: changes the gradients of one rank before they are averaged.
         own_schedule: changes the learning rate, or creates a callback that does or that ends the training, on
             some ranks only; and the line of the test of the rank.
         own_stopper: whether that callback is EarlyStopping.
@@ -121,7 +120,7 @@ class Facts(NamedTuple):
     uncalled: int | None
     discarded: int | None
     local_shard: int | None
-    own_clip: tuple[int, int | None] | None
+    changed_early: EarlyChange | None
     own_schedule: tuple[int, int] | None
     own_stopper: bool
     own_breaks: dict[int, tuple[int, int]]
@@ -192,7 +191,7 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
         uncalled=getattr(uncalled(script), "lineno", None),
         discarded=getattr(discarded(script), "lineno", None),
         local_shard=getattr(local_shard(script), "lineno", None),
-        own_clip=own_clip(script),
+        changed_early=changed_early(script),
         own_schedule=own and (own[0].lineno, own[1].lineno),
         own_stopper="EarlyStopping" in (ast.unparse(own[0]) if own else ""),
         own_breaks={n: (at.lineno, by.lineno) for n, at, by in own_breaks(script, guards)},

@@ -272,40 +272,6 @@ def fewer_rounds(script: Script) -> bool:
     return any(ROUNDS.search(ast.unparse(n)) and script.uses_size(by) for n, by in divided)
 
 
-def own_clip(script: Script) -> tuple[int, int | None] | None:
-    """Return where a script clips the gradients of one rank by a function that is not watched.
-
-    PyTorch's functions are watched while they run. `optimizer.synchronize()` above the call waits for the
-    average.
-
-    Args:
-        script: the script.
-
-    Returns:
-        The line of a call clip_grad..., between `backward` and a step, and None. Or the line of any clip, and
-        the line below it that averages the same gradients. None if there is neither.
-    """
-    averages = script.hvd("allreduce", "allreduce_", "grouped_allreduce", "allreduce_async_")
-    for call in script.calls:
-        if not last_name(call).startswith("clip_"):
-            continue
-        around = [c for c in script.calls if script.inside[c] is script.inside[call]]
-        clipped = {name for name in identifiers(call) if "grad" in name}
-        for average in averages:
-            if average in around and average.lineno > call.lineno:
-                statement = next(n for n in script.ancestors(average) if isinstance(n, ast.stmt))
-                if clipped & identifiers(statement):
-                    return call.lineno, average.lineno
-        if not last_name(call).startswith("clip_grad") or "nn.utils" in script.names[call]:
-            continue
-        above = {last_name(other) for other in around if other.lineno < call.lineno}
-        below = {last_name(other) for other in around if other.lineno > call.lineno}
-        if "backward" in above and "step" in below and "synchronize" not in above:
-            if script.hvd("DistributedOptimizer"):
-                return call.lineno, None
-    return None
-
-
 def local_shard(script: Script) -> ast.expr | None:
     """Return the first shard of as many as there are ranks that a script chooses by the local rank, or None.
 

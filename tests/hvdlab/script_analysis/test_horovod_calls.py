@@ -7,7 +7,6 @@ from hvdlab.script_analysis.horovod_calls import (
     fewer_rounds,
     local_shard,
     own_breaks,
-    own_clip,
     own_schedule,
     plain_gradient,
     uncalled,
@@ -158,40 +157,3 @@ def test_rounds_that_are_divided_by_the_ranks(text, found):
 )
 def test_a_shard_of_all_ranks_is_not_chosen_by_the_local_rank(text, found):
     assert line(local_shard(Script(f"{IMPORTS}{text}".encode()))) == found
-
-
-@pytest.mark.parametrize(
-    "clip, found",
-    [
-        ("commons.clip_grad_value_(ps, 5)", 5),
-        ("optimizer.synchronize()\n    commons.clip_grad_value_(ps, 5)", None),
-        ("torch.nn.utils.clip_grad_value_(ps, 5)", None),  # watched while it runs
-        ("print(5)", None),
-    ],
-)
-def test_a_clip_of_the_scripts_own_between_backward_and_the_step(clip, found):
-    text = f"for x in data:\n    loss.backward()\n    {clip}\n    optimizer.step()"
-    text += "\no = hvd.DistributedOptimizer(o)"
-    clipped = own_clip(Script(f"{IMPORTS}{text}".encode()))
-    assert clipped == (found and (found, None))
-    if found:
-        after = text.replace(f"    {clip}\n", "").replace("step()", f"step()\n    {clip}")
-        assert own_clip(Script(f"{IMPORTS}{after}".encode())) is None
-
-
-@pytest.mark.parametrize(
-    "text, found",
-    [
-        (
-            "grads, _ = tf.clip_by_global_norm(grads, 1)\ngrads = [hvd.allreduce(g) for g in grads]",
-            (3, 4),
-        ),
-        (
-            "grads = [hvd.allreduce(g) for g in grads]\ngrads, _ = tf.clip_by_global_norm(grads, 1)",
-            None,
-        ),
-        ("x = tf.clip_by_value(x, 0, 1)\ngrads = [hvd.allreduce(g) for g in grads]", None),
-    ],
-)
-def test_gradients_of_one_rank_that_are_clipped_above_their_average(text, found):
-    assert own_clip(Script(f"{IMPORTS}{text}".encode())) == found

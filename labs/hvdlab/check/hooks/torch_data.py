@@ -67,7 +67,8 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         watch.note("sampler", replicas=self.num_replicas, split=of, data=id(self.dataset))
         if isinstance(self.dataset, torch.utils.data.Subset) and self.num_replicas > 1:
             order = zlib.crc32(str([*map(int, self.dataset.indices)]).encode())
-            watch.note("subset", getattr(self.dataset, "_hvdlab_line", None), order=order)
+            rows = {"rows": len(self.dataset), "of": len(self.dataset.dataset)}
+            watch.note("subset", getattr(self.dataset, "_hvdlab_line", None), order=order, **rows)
         content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
         where = {"count": self.num_replicas, "index": self.rank}
         watch.note("shard", **where, seeds=None, outer=1, content=content)

@@ -116,20 +116,21 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
             return
     for events in zip(*(run.of(rank, "subset") for rank in run.ranks), strict=False):
         lines = {event["line"] for event in events}
-        cut = min((event["line"] for event in run.rank0("whole")), default=None)
+        rows = events[0]["rows"]
+        part = rows * len(run.ranks) <= events[0]["of"] + len(run.ranks)
         if len(lines) > 1 or len({event["order"] for event in events}) == 1:
             continue
-        if cut:
+        if part:
             seen = (
-                f"This subset is already the part of one rank (line {cut}), and a sampler divides it "
-                "again. So each rank takes a part of its part, and no rank reads the rest."
+                f"This subset of {rows} samples is already the part of one rank, and a DistributedSampler "
+                "divides it again. So each rank takes a part of its part, and no rank reads the rest."
             )
         else:
             seen = (
                 "This subset has other samples, or another order, on each rank, and a DistributedSampler "
                 "divides it. So several ranks read some of the samples, and no rank reads others."
             )
-        yield finding("wrong-shard" if cut else "different-splits", *lines, seen)
+        yield finding("wrong-shard" if part else "different-splits", *lines, seen)
         return
 
 

@@ -232,10 +232,10 @@ def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
         run: the events of the run.
         facts: the facts of the source.
     """
-    if facts.own_clip and not run.all("clip"):
-        line, average = facts.own_clip
+    if facts.changed_early and not run.all("clip"):
+        line, average = facts.changed_early
         seen = (
-            f"This clips the gradients of one rank, and line {average} averages them afterwards"
+            f"This changes the gradients of one rank, and line {average} averages them afterwards"
             if average
             else "This changes the gradients after `backward`, which has started Horovod's all-reduce of "
             "them, and nothing has waited for the average"
