@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hvdlab.script_analysis.ast_helpers import identifiers, last_name
+from hvdlab.script_analysis.bindings import Variable
 from hvdlab.script_analysis.script import Script
 
 AVERAGES = ("allreduce", "allreduce_", "allreduce_async_", "grouped_allreduce")
@@ -67,14 +68,32 @@ def _average_below(clip: ast.Call, script: Script) -> ast.Call | None:
 
 def _changes(script: Script) -> Iterator[ast.Call | ast.AugAssign]:
     """Yield the changes of a gradient in place: `p.grad.div_(norm)`, `p.grad /= norm`."""
+    names = _gradients(script)
     for node in script.nodes:
         if isinstance(node, ast.AugAssign) and _is_gradient(node.target):
             yield node
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            method = node.func.attr
+            method, owner = node.func.attr, node.func.value
             if method.endswith("_") and not method.startswith("_") and method not in HARMLESS:
-                if _is_gradient(node.func.value):
+                named = isinstance(owner, ast.Name) and script.variable(owner) in names
+                if named or _is_gradient(owner):
                     yield node
+
+
+def _gradients(script: Script) -> set[Variable]:
+    """Return the variables that hold a gradient: `g = p.grad`, `for g in grads` of a list of gradients."""
+    assigns = [pair for pair in script.bindings() if isinstance(pair[0], ast.Name)]
+    lists = {
+        script.variable(target)
+        for target, value in assigns
+        if isinstance(value, ast.ListComp) and _is_gradient(value.elt)
+    }
+    found = {script.variable(target) for target, value in assigns if _is_gradient(value)}
+    for node in script.nodes:
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            if isinstance(node.iter, ast.Name) and script.variable(node.iter) in lists:
+                found.add(script.variable(node.target))
+    return found
 
 
 def _is_gradient(node: ast.expr) -> bool:

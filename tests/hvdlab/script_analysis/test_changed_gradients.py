@@ -9,6 +9,10 @@ OWN = """\
 def normalise(model):
     for p in model.parameters():
         p.grad.div_(p.grad.norm())
+def limit(ps):
+    grads = [p.grad for p in ps]
+    for g in grads:
+        g.mul_(0.1)
 """
 LOOP = """\
 import horovod.torch as hvd
@@ -30,6 +34,7 @@ for x in data:
         ("for p in ps: p.grad /= 3", 5),
         ("for p in ps: p.grad.zero_()", None),
         ("normalise(model)", 5),
+        ("limit(ps)", 5),
         ("print(5)", None),
     ],
 )
