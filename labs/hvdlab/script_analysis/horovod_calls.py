@@ -16,6 +16,7 @@ SHARDING = ("Batches", "DistributedSampler", "shard")  # they take the rank and 
 TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
 ROUNDS = re.compile(r"epoch|step|iter|batch|len\(|num|size")  # a number of rounds, or of samples
 VARIABLES = ast.Name | ast.Attribute
+NUMBERS = ("range", "int", "float", "max", "min")  # functions that take numbers
 RESULTS = (  # collectives that change no argument
     "allreduce", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_object",
 )  # fmt: skip
@@ -41,7 +42,7 @@ def uncalled(script: Script) -> ast.Attribute | None:
 
 
 def is_a_value(script: Script, node: ast.AST) -> bool:
-    """Return whether a node is compared, is an operand, or is passed to one of SHARDING.
+    """Return whether a node is compared, tested, an operand, or passed to one of SHARDING or NUMBERS.
 
     Args:
         script: the script.
@@ -51,7 +52,11 @@ def is_a_value(script: Script, node: ast.AST) -> bool:
     call = script.parents[around] if isinstance(around, ast.keyword) else around
     if call in script.named(*SHARDING):
         return getattr(call, "func", None) is not node
-    return isinstance(around, ast.Compare | ast.BinOp)
+    if isinstance(around, ast.If | ast.IfExp | ast.While):
+        return around.test is node
+    if isinstance(around, ast.Call) and last_name(around) in NUMBERS:
+        return around.func is not node
+    return isinstance(around, ast.Compare | ast.BinOp | ast.UnaryOp | ast.BoolOp)
 
 
 def discarded(script: Script) -> ast.Call | None:

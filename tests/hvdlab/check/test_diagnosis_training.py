@@ -142,6 +142,17 @@ def test_weights_that_one_rank_loads_between_two_steps(facts):
     assert named(events, facts()) == [("replicas-diverged", 7)]
 
 
+def test_a_state_that_one_rank_loads_before_the_first_step(facts):
+    """The weights are equal, but the momentum of rank 0 comes from a checkpoint."""
+    equal = {0: [1.0, 2.0]}  # where step 1 begins
+    events = run(weights=lambda r, s: [1.0 + r, 2.0], start=lambda r, s: equal.get(s))
+    before_training(events, 0, kind="load", line=6, wrapped=False)
+    assert named(events, facts()) == [("replicas-diverged", 6)]
+    for event in events[0]:
+        event["at"] = 0 if event["kind"] == "load" else event["at"]  # and is then broadcast
+    assert named(events, facts()) == [("replicas-diverged", 7)]
+
+
 def test_a_broadcast_after_the_first_step_may_find_other_weights(facts):
     events = begun_apart()
     for rank in events:

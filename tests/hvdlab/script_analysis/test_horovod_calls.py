@@ -31,6 +31,10 @@ def line(node):
         ("if hvd.rank == 0: save()", 3),
         ("if hvd.rank() == 0: save()", None),
         ("run(hvd.rank)", None),
+        ("if hvd.rank: save()", 3),
+        ("if not hvd.rank: save()", 3),
+        ("for i in range(hvd.size): run(i)", 3),
+        ("main = hvd.rank", None),
         ("if mine.rank == 0: save()", None),
     ],
 )

@@ -61,7 +61,9 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int | None] | None:
-    """Return the only rank that loads weights between two steps of an optimizer, and the line, or None.
+    """Return the only rank that loads a state between two steps of an optimizer, and the line, or None.
+
+    Before the first step only what follows the last broadcast counts.
 
     Args:
         number: of the optimizer.
@@ -71,11 +73,12 @@ def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int |
     steps = run.steps(number)
     loads = {}
     for place, rank in enumerate(run.ranks):
-        first = steps[step - 2][place]["at"] if step > 1 else 0
         last = steps[step - 1][place]["at"]
+        sent = [e["at"] for e in run.of(rank, "broadcast") if e["at"] <= last]
+        first = steps[step - 2][place]["at"] if step > 1 else max(sent, default=0)
         loads[rank] = [e["line"] for e in run.of(rank, "load") if first <= e["at"] <= last]
     own = [rank for rank, lines in loads.items() if lines]
-    return (own[0], loads[own[0]][0]) if step > 1 and len(own) == 1 else None
+    return (own[0], loads[own[0]][0]) if len(own) == 1 else None
 
 
 def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
