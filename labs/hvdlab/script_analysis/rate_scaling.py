@@ -219,7 +219,9 @@ def _is_run(assign: ast.AST, script: Script) -> bool:
     """Return whether a run makes an assignment: no test decides, and the script calls the function around."""
     function = script.inside[assign]
     called = function is script.tree or script.functions.calls.get(script.functions.name(function))
-    return bool(called) and not any(tests_around(script, assign))
+    # A test of the rate itself may ask whether it changes: if group["lr"] != new.
+    tests = [t for t in tests_around(script, assign) if not any(map(is_of_optimizer, ast.walk(t)))]
+    return bool(called) and not tests
 
 
 def _is_plain(value: ast.expr, reader: Powers, inside: frozenset[str] = frozenset()) -> bool:

@@ -372,6 +372,17 @@ def test_the_call_under_the_test_of_the_rank_is_named_and_not_the_function_aroun
     assert "The test of line 10 decides" in judge(events, helper)[0].seen
 
 
+def test_a_step_of_one_rank_under_a_test_of_the_rank_is_named(facts):
+    events = run(stack=lambda rank, step: [8, 7] if step == 1 and rank == 0 else [7])
+    step = "    optimizer.step()\n"
+    tested = facts((step, f"{step}if hvd.rank() == 0: train(1)\n"))
+    assert named(events, tested) == [("collective-on-some-ranks", 8)]
+    both = facts((step, f"{step}if hvd.rank() == 0: train(1)\nelse:\n    train(2)\n"))
+    other = run(stack=lambda rank, step: [10 if rank else 8, 7] if step == 1 else [7])
+    assert named(other, both) == []
+    assert named(events, facts()) == []
+
+
 def test_gradients_that_are_clipped_while_they_are_averaged_explain_replicas_that_part(facts):
     events = run(weights=lambda rank, step: [1.0 + rank * step])
     plus(events, 1, kind="clip", line=7, what="clip_grad_norm_")

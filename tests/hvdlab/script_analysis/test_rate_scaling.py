@@ -179,6 +179,7 @@ SET = "\nfor group in o.param_groups:\n    group['lr'] = {}"
         (SET.format("args.lr * hvd.size() * 0.1"), None),
         (SET.format("group['lr'] * 0.1"), None),
         (SET.format("0.1 * 0.5 ** epoch"), 3),
+        ("\nif g['lr'] != args.lr:\n    g['lr'] = args.lr", 3),
         ("\nlr = 0.1 * 0.5 ** epoch\no.learning_rate.assign(lr)", 3),
         ("\no.learning_rate.assign(schedule(epoch))", None),
         (SET.format("group['initial_lr'] * 0.1"), None),

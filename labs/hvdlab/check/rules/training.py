@@ -179,13 +179,37 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
         return
     found = difference(run, facts.guarded)
     if not found:
-        yield from _in_graphs(run, facts)
+        yield from itertools.islice((*_in_graphs(run, facts), *_own_steps(run, facts)), 1)
     else:
         by_rank = ", ".join(f"{n} times by rank {rank}" for rank, n in found.counts.items())
         guard = facts.guarded.get(found.line)
         under = f" The test of line {guard} decides which ranks call it." if guard else ""
         seen = f"{found.call} was called {by_rank}.{under}{run.waiting()}"
         yield finding("collective-on-some-ranks", found.line, seen)
+
+
+def _own_steps(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about a training step that one rank makes under a test of the rank.
+
+    Args:
+        run: the events of the run.
+        facts: the facts of the source.
+    """
+    lines = {
+        rank: {n for e in run.of(rank, "step") if e["wrapped"] for n in e["stack"]}
+        for rank in run.ranks
+    }
+    for rank, other in itertools.permutations(run.ranks, 2):
+        tests = {facts.guarded.get(line) for line in lines[other] - lines[rank]}
+        for line in sorted(lines[rank] - lines[other]):
+            test = facts.guarded.get(line)
+            if test and test not in tests:  # the other rank makes none in another branch
+                yield finding(
+                    "collective-on-some-ranks",
+                    line,
+                    f"Rank {rank} makes a training step here, in which its optimizer waits for the others, "
+                    f"and rank {other} does not. The test of line {test} decides about it.{run.waiting()}",
+                )
 
 
 def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
