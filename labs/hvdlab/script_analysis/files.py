@@ -65,8 +65,9 @@ def on_all_ranks(call: ast.Call, guards: Guards) -> bool:
         return False
     if not _is_run(call, guards.script):
         return False
-    if last_name(call) == "ModelCheckpoint" and guards.test_of_uses(call):  # a callback of one rank
-        return False
+    if last_name(call) == "ModelCheckpoint":  # a callback of no rank, or of one rank
+        if guards.uses(call) == [] or guards.test_of_uses(call):
+            return False
     around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
     contexts = (ast.unparse(item.context_expr) for node in around for item in node.items)
     return not any("lock" in text.lower() for text in contexts)

@@ -97,23 +97,31 @@ class Guards:
         guard = self._guard(node, self._of_functions(sites))
         return guard and guard.test
 
+    def uses(self, call: ast.Call) -> list[ast.Name] | None:
+        """Return where a script reads the variable that gets the result of a call; None without a variable.
+
+        Args:
+            call: of the script.
+        """
+        assign = self.script.parents[call]
+        if not isinstance(assign, ast.Assign) or not isinstance(assign.targets[0], ast.Name):
+            return None
+        variable = self.script.variable(assign.targets[0])
+        return [
+            node
+            for node in self.script.nodes
+            if isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Load)
+            and self.script.variable(node) == variable
+        ]
+
     def test_of_uses(self, call: ast.Call) -> ast.expr | None:
         """Return the test of the rank under which a script uses what a call returns, or None.
 
         Args:
             call: whose result is assigned to a variable.
         """
-        assign = self.script.parents[call]
-        if not isinstance(assign, ast.Assign) or not isinstance(assign.targets[0], ast.Name):
-            return None
-        variable = self.script.variable(assign.targets[0])
-        tests = [
-            self.test(node)
-            for node in self.script.nodes
-            if isinstance(node, ast.Name)
-            and isinstance(node.ctx, ast.Load)
-            and self.script.variable(node) == variable
-        ]
+        tests = [self.test(node) for node in self.uses(call) or ()]
         return tests[0] if tests and all(tests) else None
 
     def everywhere(self, calls: Sequence[ast.AST]) -> set[ast.AST]:

@@ -67,6 +67,7 @@ def test_a_line_for_one_rank_is_known_as_that(tmp_path, text):
         ("class A:\n    def save(self):\n        torch.save(a, p)", [3]),  # a library calls it
         ("keep = ModelCheckpoint(p)\nif hvd.rank() == 0:\n    callbacks.append(keep)", []),
         ("keep = ModelCheckpoint(p)\nmodel.fit(x, callbacks=[keep])", [1]),
+        ("keep = ModelCheckpoint(p)\nmodel.fit(x, callbacks=[])", []),
         ("keep = tf.train.Checkpoint(model=m)\nkeep.save(p)", [2]),
         ("keep = tf.train.CheckpointManager(c, p, 3)\nif hvd.rank() == 0:\n    keep.save()", []),
         ("figure = plt.figure()\nfigure.save(p)", []),
