@@ -138,11 +138,10 @@ def files(run: Run, facts: Facts) -> Iterator[Finding]:
         more = f" Also in line {' and '.join(map(str, sorted(others)))}." if others else ""
         yield finding("all-write-one-file", line, f"Ranks {writers} wrote {path}.{more}")
         return
-    written = {event["line"] for event in run.all("save")}
-    if unreached := [line for line in facts.saves if line not in written]:
+    if facts.saves and not run.all("save"):
         yield finding(
             "all-write-one-file",
-            unreached[0],
+            facts.saves[0],
             "Every rank reaches this line, and the path is the same on all ranks (read from the source, "
             "because the run of a few steps did not reach the line).",
         )
