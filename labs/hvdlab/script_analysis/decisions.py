@@ -131,7 +131,7 @@ def stops(script: Script) -> Iterator[ast.If | ast.While]:
     Args:
         script: the script.
     """
-    calls = {*STEPS, *callers(script, NAMES)}
+    calls = {*STEPS, *callers(script, STEPS), *callers(script, NAMES)}
     for node in script.nodes:
         if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
             if not yields(node):
@@ -143,16 +143,23 @@ def stops(script: Script) -> Iterator[ast.If | ast.While]:
             if loop or script.inside[node] is not script.tree:
                 parts = node.body + node.orelse
                 leaves = any(_leaves(part, bool(loop)) for part in parts)
-                if leaves or _skips(node, loop, script) or _calls_in_one_branch(node, calls):
+                if leaves or _skips(node, loop, script, calls) or _calls_in_one_branch(node, calls):
                     yield node
 
 
-def _skips(test: ast.If, loop: Loop | None, script: Script) -> bool:
-    """Return whether an `if` leaves a round of a loop before a step, which the other ranks wait for."""
+def _skips(test: ast.If, loop: Loop | None, script: Script, functions: set[str]) -> bool:
+    """Return whether an `if` leaves a round of a loop before a step, which the other ranks wait for.
+
+    Args:
+        test: the statement.
+        loop: around it, or None.
+        script: the script.
+        functions: last names of the functions that make a step, or call a collective.
+    """
     if loop is None or not any(isinstance(part, ast.Continue) for part in test.body + test.orelse):
         return False
     inside = set(ast.walk(loop))
-    return any(call in inside and call.lineno > test.lineno for call in script.named(*STEPS))
+    return any(call in inside and call.lineno > test.lineno for call in script.named(*functions))
 
 
 def _calls_in_one_branch(test: ast.If, functions: set[str]) -> bool:

@@ -99,6 +99,8 @@ class Script:
                     name = f"{node.module}.{alias.name}"
                     self.imports.setdefault(name, node.lineno)
                     self.full[alias.asname or alias.name] = name
+        if not self.full.get("hvd", "horovod").startswith(("horovod", "hvdlab")):
+            self.full["hvd"] = "horovod.hvd"  # from a module that imports one of Horovod's
         self.starred = "horovod.torch.*" in self.imports
         for node in self.nodes:  # hvd = horovod.torch, wrap = hvd.DistributedOptimizer
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):

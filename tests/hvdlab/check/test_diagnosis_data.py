@@ -331,3 +331,17 @@ def test_a_subset_that_is_sharded_is_the_same_on_all_ranks(orders, wanted, facts
         for event in events[rank]:
             event |= {"rows": 5} if event["kind"] == "subset" else {}
     assert named(events, facts()) == [("wrong-shard", line) for _, line in wanted]
+
+
+@pytest.mark.parametrize(
+    "contents, wanted",
+    [([[5, 5], [7, 8]], [("wrong-shard", 9)]), ([[5, 5], [7, 7]], []), ([[7, 8]], [])],
+)
+def test_a_slice_is_not_taken_of_the_part_of_one_rank(contents, wanted, facts):
+    events = run()
+    for number, by_rank in enumerate(contents):
+        for rank, content in enumerate(by_rank):
+            items = dict(kind="whole", line=8 + number, count=8 // (number + 1), content=content)
+            plus(events, rank, **items, order=1, bounds=[rank, None, 2])
+            events[rank][-2]["at"] = 90 + number
+    assert named(events, facts()) == wanted

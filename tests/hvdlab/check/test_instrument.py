@@ -198,6 +198,8 @@ def _run(code, names):
         ("if scaler is not None: optimizer.step()", ["scaler is not None"]),
         ("if isinstance(loss, Tensor): optimizer.step()", ["isinstance(loss, Tensor)"]),
         ("if loss < 9: print(loss)", []),
+        ("if loss > 9: continue\n    train(batch)\ndef train(x): optimizer.step()", ["loss"]),
+        ("if loss > 9: continue\n    show(batch)\ndef show(x): print(x)", []),
         ("if loss < 9: self.best = loss\n    if self.plan: optimizer.step()", ["self.plan"]),
         ("if loss < 9: self.plan = 1\n    if self.plan: optimizer.step()", ["self.plan", "loss"]),
     ],

@@ -289,13 +289,22 @@ def deciding(keras: ModuleType, watch: Watch) -> None:
 
 
 def files(keras: ModuleType, watch: Watch) -> None:
-    """Write down saved models, because HDF5 writes them without Python's `open`.
+    """Write down saved models and logs, which HDF5 and TensorFlow write without Python's `open`.
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
         watch: gets the events.
     """
     remember_line(keras.callbacks.ModelCheckpoint, watch)
+    remember_line(keras.callbacks.CSVLogger, watch)
+    begin = keras.callbacks.CSVLogger.on_train_begin
+
+    @functools.wraps(begin)
+    def noting_begin(self: Any, logs: dict | None = None) -> None:
+        watch.save(self.filename)
+        begin(self, logs)
+
+    keras.callbacks.CSVLogger.on_train_begin = noting_begin
     for name in "save", "save_weights":
         save = getattr(keras.Model, name)
 

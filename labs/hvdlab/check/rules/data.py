@@ -163,6 +163,17 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
                 "several ranks read some of the items, and no rank reads others.",
             )
             return
+        contents = {event["content"] for event in events}
+        earlier = [e["count"] for e in run.rank0("whole") if e["at"] < events[0]["at"]]
+        part = any(abs(events[0]["count"] * len(run.ranks) - n) <= len(run.ranks) for n in earlier)
+        if part and len(bounds) == len(contents) == len(run.ranks) > 1:
+            yield finding(
+                "wrong-shard",
+                events[0]["line"],
+                f"The {events[0]['count']} items of which each rank takes its part here are already the part "
+                "of one rank. So each rank takes a part of its part, and no rank reads the rest.",
+            )
+            return
 
 
 def shards(run: Run, facts: Facts) -> Iterator[Finding]:
