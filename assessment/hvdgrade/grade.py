@@ -34,6 +34,7 @@ from hvdgrade.submission.script import NotGradable, imported_modules
 from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import VARIABLE
 from hvdlab.data import DataError, Dataset, load_cifar10
+from hvdlab.probe_mode import SHORT_EPOCH
 from hvdlab.system.hardware import visible_gpus
 from hvdlab.system.held_folder import held_folder
 
@@ -174,8 +175,11 @@ def graded_run(
     given = {"gpus": rules.uses_gpus, "records": rules.records}
     variables = {VARIABLE: rules.network}
     with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
-        # One second more, so that an epoch just after the budget is observed and reported as late.
-        seen = observe(run, copies, budget + 1, rules.stall_seconds, tell)
+        # One second more, so that an epoch just after the budget is observed and reported as late. A run that
+        # has recorded too little to be judged goes on: it is too slow, and the other checks need epochs.
+        limits = {"limit": budget + 1, "least": rules.consecutive_epochs}
+        limits["extended"] = max(budget + 1, rules.evidence_budgets * budget)
+        seen = observe(run, copies, stall=rules.stall_seconds, tell=tell, **limits)
     if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
         raise OSError("the grader's disk was full while the submission ran")
     return seen
@@ -219,8 +223,9 @@ def one_round(
         done, probed = verdict.before_probing(evidence, rules, budget), None
         if verdict.worth_probing(done, evidence):
             each = batch_size(epochs, min(LARGEST_BATCH, ceil(examples / ranks)))
-            views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe")
-            measured = {"graded_seconds": seen.seconds}
+            steps = 0 if epochs[0].steps_can_be_seen else SHORT_EPOCH
+            views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe", steps)
+            measured = {"graded_seconds": seen.seconds, "steps": steps}
             probed = probe(source, ranks, views, each, copies, rules, tier, tell, **measured)
         tell("recomputing accuracies ...", stage="evaluating")
         whole = data.folder.resolve()

@@ -35,15 +35,14 @@ class Profile:
     max_shared_examples: float
     min_coverage: float
     min_epoch_share: float
+    evidence_budgets: float
     stall_seconds: float
     probe_seconds: float
     min_exchanges: float
-    min_exchange_share: float
     min_flow: float
     min_learned: float
     max_unseen: float
     equivalence_tolerance: float
-    max_exchange_drop: float
     max_exchange_growth: float
     time_margin: float
     accuracy_margin: float

@@ -11,6 +11,7 @@ Each folder of tests/fixtures/submissions has an assessment.py and what is expec
     [rules]                         thresholds other than the quick profile's
     needs                           sandboxes; in any other it would harm this machine
     [tier.NAME]                     what is different in the sandbox called NAME
+    [cases]                         a family of submissions: name -> the constants of the script that differ
 """
 
 import dataclasses
@@ -18,7 +19,6 @@ import json
 import os
 import shutil
 import tempfile
-import tomllib
 from pathlib import Path
 
 import psutil
@@ -28,16 +28,16 @@ from hvdgrade.batch.cleanup import work_folder
 from hvdgrade.grade import grade
 from hvdgrade.sandbox import sandbox, tiers
 from hvdlab.record import WEIGHTS
+from tests.helpers.submissions import NAMES, SUBMISSIONS, as_expected, source, write
 
 ROOT = Path(__file__).parents[2]
-SUBMISSIONS = ROOT / "tests" / "fixtures" / "submissions"
-NAMES = sorted(path.name for path in SUBMISSIONS.iterdir() if path.is_dir())
 # Each check, each stop and each framework once: what every run of the tests grades. The others have the
 # marker "thorough": pytest -m thorough tests/hvdgrade/test_submissions.py
 CORE = """
     right_rank_0_reads short_epochs no_averaging no_broadcast claims_a_giant_batch own_part_of_the_data
     official_keras_module hostile_weights writes_everywhere looks_for_secrets leaves_a_daemon fork_bomb
     memory_hog prints_forever crashes not_python too_large waits_before_it_begins
+    partial_averaging-every_2_warmup partial_averaging-halves_in_turns
 """.split()
 CHECKS = "ran replicas exchange flow equivalence shards steps targets".split()
 # Enough for an emulated bfloat16 or fp16 on a slow processor that is busy with other things.
@@ -48,7 +48,7 @@ MARK = "hvdgrade-was-here"  # what hostile submissions leave wherever they can w
 
 def expectation(name: str, tier: str) -> dict:
     """What is expected of one submission in one tier of the sandbox."""
-    expected = tomllib.loads((SUBMISSIONS / name / "expected.toml").read_text())
+    expected = as_expected(name)
     for key, value in expected.pop("tier", {}).get(tier, {}).items():
         expected[key] = {**expected[key], **value} if isinstance(value, dict) else value
     states = expected.setdefault("states", {})
@@ -181,7 +181,7 @@ def test_each_submission_gets_its_own_verdict(
     share = min(sandbox.MEMORY_SHARE, MEMORY_BYTES / sandbox.machine_memory())
     monkeypatch.setattr(sandbox, "MEMORY_SHARE", share)
     submission = class_folder / name
-    shutil.copytree(SUBMISSIONS / name, submission, symlinks=True)
+    write(name, submission)
     watched = (class_folder, sample_folder, ROOT / "assessment", ROOT / "labs", SUBMISSIONS)
     before, marked_before = tree(*watched), marks()
     bystanders = psutil.Process().children(recursive=True)  # a Slurm cluster of another test
@@ -211,8 +211,7 @@ def test_every_submission_says_what_it_does_and_what_is_expected():
         expected = expectation(name, "")
         if expected.get("status", "graded") == "graded":
             assert set(expected["states"]) == set(CHECKS), name
-            source = (SUBMISSIONS / name / "assessment.py").read_text()
-            assert source == "" or source.startswith('"""'), name
+            assert source(name) == "" or source(name).startswith('"""'), name
             right += expected["verdict"] == "pass"
             if name in CORE:
                 failing |= {check for check, state in expected["states"].items() if state == "fail"}

@@ -27,7 +27,7 @@ HVDLAB = {
     "scaling": "numpy rich",
     "script_analysis": "",
     "hints": "script_analysis",
-    "data": "system probe_mode arguments numpy huggingface_hub rich",
+    "data": "record system probe_mode arguments numpy huggingface_hub rich",
     "launch": "system arguments psutil mpi4py",
     "torch": (
         "data record probe_mode schedules noise_scale system assessment_networks numpy tokenizers "

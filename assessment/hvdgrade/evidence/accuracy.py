@@ -8,8 +8,6 @@ from hvdgrade.evidence.evidence import LearnedClasses
 from hvdgrade.evidence.hidden_data import CLASSES, HiddenData
 from hvdlab.assessment_networks import ASSESSMENT_NET
 
-LEAST_FLOW_IMAGES = 100
-
 
 def logits_with_torch(
     arrays: dict, images: np.ndarray, own_statistics: bool, network: str
@@ -24,7 +22,9 @@ def logits_with_torch(
     on_gpu = network != ASSESSMENT_NET and torch.cuda.is_available()
     device = "cuda:0" if on_gpu else "cpu"
     model = models.from_arrays(arrays, network).to(device).train(own_statistics)
-    with torch.inference_mode(), nullcontext() if on_gpu else models.autocast("cpu"):
+    # The weights of a probe may have moved less than bfloat16 can show.
+    exact = on_gpu or own_statistics
+    with torch.inference_mode(), nullcontext() if exact else models.autocast("cpu"):
         batches = (torch.from_numpy(images[i : i + 500]) for i in range(0, len(images), 500))
         return torch.cat([model(batch.to(device)).float().cpu() for batch in batches]).numpy()
 
@@ -72,7 +72,8 @@ def accuracy(
 
 
 def flow(
-    arrays: dict,
+    before: dict,
+    after: dict,
     images: np.ndarray,
     labels: np.ndarray,
     rank: int,
@@ -80,49 +81,47 @@ def flow(
     secrets: HiddenData,
     network: str = ASSESSMENT_NET,
 ) -> LearnedClasses:
-    """Measure what the weights of `rank` learned in the probe about each kind of class.
+    """Measure what `rank` learned in the probe about the classes of other ranks.
 
     In the probe, each rank sees only labels of its own classes. The test images have a class of their own.
+    The measure is the mean probability that the weights give to each class. It says more than an accuracy,
+    because after a few steps one class often has the highest probability on all images. Where weights
+    hardly move, as in a warmup, the change of its logarithm still shows which classes they learned.
 
     Args:
-        arrays: the weights of `rank`, name -> array.
+        before: weights of `rank` after its first steps, name -> array.
+        after: weights of `rank` after its last step.
         images: n training images of the probe.
         labels: their labels in the graded run, shape (n,).
         rank: the rank that recorded the weights.
         ranks: number of ranks.
         secrets: the secrets from which the labels of each rank were made.
         network: name of the network. Default: the assessment network.
-
-    Returns:
-        Three numbers. `learned` is the mean log probability of the rank's own classes on images
-        with that label, minus that on images with another label, averaged over the classes. An accuracy is
-        less informative, because after a few steps one class often has the highest probability on all
-        images. `others` is the probability that the weights give to the classes of other ranks, relative to
-        a uniform distribution over all classes of training images. It is 0 if the rank received nothing
-        about them, and 1 if it learned as much from each other rank as from its own data. `test_class` is
-        the probability of the class of the test images, relative to a uniform distribution over all
-        classes. It is below 1 if the rank did not train on test images.
     """
     # After so few steps, the running statistics of batch norm are still far from those of the data.
-    says = logits(arrays, images, own_statistics=True, network=network)
+    says = [logits(arrays, images, True, network).astype(np.float64) for arrays in (before, after)]
     # Weights near the largest float give infinite logits. No training produces such weights.
     if not np.isfinite(says).all():
         return LearnedClasses(learned=0.0, others=0.0, test_class=1.0)
-    says = says.astype(np.float64)
-    says = says - says.max(1, keepdims=True)
-    likely = says - np.log(np.exp(says).sum(1, keepdims=True))
+    then, now = (class_probabilities(each) for each in says)
     own = secrets.classes_of(rank, ranks)
-    given = secrets.labels_of(rank, ranks, labels)
-    learned = [
-        likely[given == c, c].mean() - likely[given != c, c].mean()
-        for c in own
-        if 0 < (given == c).sum() < len(given)
-    ]
-    probability = np.exp(likely).mean(0)
-    of_test = probability[secrets.test_class]
-    others = 1 - probability[own].sum() / max(1 - of_test, 1e-12)
+    others = np.setdiff1d(np.arange(CLASSES), [*own, secrets.test_class])
+    change = np.log(np.maximum(now, 1e-300)) - np.log(np.maximum(then, 1e-300))
+    # Training makes the class that no training image has unlikely, and so does it with each class of which
+    # a rank learns nothing.
+    unseen = change[secrets.test_class]
+    learned = change[own].mean() - unseen
+    of_test = now[secrets.test_class]
+    left = 1 - now[own].sum() / max(1 - of_test, 1e-12)
     return LearnedClasses(
-        learned=float(np.mean(learned)),
-        others=float(others / (1 - len(own) / (CLASSES - 1))),
+        learned=float(abs(learned)),
+        others=float(left / (1 - len(own) / (CLASSES - 1))),
+        others_change=float((change[others].mean() - unseen) / learned) if learned else 0.0,
         test_class=float(of_test * CLASSES),
     )
+
+
+def class_probabilities(logits: np.ndarray) -> np.ndarray:
+    """Return the mean probability of each class, for logits of shape (n, classes)."""
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    return (odds / odds.sum(1, keepdims=True)).mean(0)

@@ -1,6 +1,7 @@
 """Compare the weights of ranks and of runs, and what the ranks read."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -90,35 +91,73 @@ def recorded(path: Path, epoch: int, name: str) -> int | None:
     return None
 
 
-def distance(apart: list[list[dict]], together: list[list[dict]]) -> float:
-    """Return the distance between the two runs of the probe, relative to the first run's own movement.
-
-    The unit is the distance that rank 0 of the first run moves in its second epoch. Only the weights of the
-    last layer count, because their gradient is a smooth function of all weights before it. In contrast, a
-    float16 gradient can change which of two nearly equal values a max pooling takes, and then the weights
-    before the pooling change abruptly.
-
-    The rank with the largest distance counts, after the first epoch. If that distance is too small to be
-    rounding (at most EXACT), the second epoch counts too. It reveals a script that averages gradients only at
-    the beginning. The second epoch does not always count, because rounding errors grow: for a network of the
-    submission's own, in float32, they had grown from 0.000002 .. 0.02 after the first epoch to 0.01 .. 0.15
-    after the second.
+def equal_replicas(snapshots: dict[int, list[dict]]) -> dict:
+    """Compare the weights of all ranks after each step that was recorded.
 
     Args:
-        apart: weights of the first run, `apart[epoch][rank]` with name -> array; at least two epochs.
-        together: weights of the second run, in the same form.
+        snapshots: number of steps -> weights of each rank.
 
     Returns:
-        The relative distance; infinity if the first run did not move in its second epoch.
+        The fields `replicas`, `differing_step` and `differing` of `ProbeEvidence`.
+    """
+    worst, step, names = 0.0, None, {}
+    for number, ranks in sorted(snapshots.items()):
+        for name in ranks[0]:
+            apart = max(difference({name: ranks[0][name]}, other)[0] for other in ranks)
+            worst = max(worst, apart)
+            if apart > EXACT:
+                step = number if step is None else step
+                names[name] = None
+    return {"replicas": worst, "differing_step": step, "differing": list(names)}
+
+
+def updates_per_step(weights: list[dict]) -> float | None:
+    """Return how often the weights changed per step, given the weights after consecutive steps.
+
+    Args:
+        weights: of one rank after a step, after the next step, and so on. The result is None for fewer
+            than five, because gradients may be accumulated over four steps.
+    """
+    if len(weights) < 5:
+        return None
+    changes = [
+        any(not np.array_equal(one[name], other[name]) for name in one if not is_statistic(name))
+        for one, other in pairwise(weights)
+    ]
+    return sum(changes) / len(changes)
+
+
+def distance(apart: dict[int, list[dict]], together: dict[int, list[dict]]) -> float:
+    """Return the distance between the two runs of the probe, relative to the first run's own movement.
+
+    The unit is the distance that rank 0 of the first run moves from the first snapshot that both runs have
+    to the second, which is as many steps. So a small learning rate makes both distances small. Only the
+    weights of the last layer count, because their gradient is a smooth function of all weights before it. In
+    contrast, a float16 gradient can change which of two nearly equal values a max pooling takes, and then
+    the weights before the pooling change abruptly.
+
+    The rank with the largest distance counts, after the first snapshot. If that distance is too small to be
+    rounding (at most EXACT), the second snapshot counts too: the weights may not have moved before the first.
+
+    Args:
+        apart: number of steps -> weights of each rank, of the first run; at least two snapshots.
+        together: the same of the second run.
+
+    Returns:
+        The relative distance; infinity if the first run did not move between the two snapshots.
     """
 
     def norm(one: dict, other: dict) -> float:
         names = ("linear.weight", "linear.bias")
         return sum(float(((one[n].astype(np.float64) - other[n]) ** 2).sum()) for n in names) ** 0.5
 
-    first, second = apart[:2]
-    if not (way := norm(second[0], first[0])):
+    first = min(apart)
+    second = 2 * first if 2 * first in apart else max(apart)
+    if not (way := norm(apart[second][0], apart[first][0])):
         return float("inf")
-    epochs = zip(apart, together, strict=False)
-    gaps = [max(norm(*pair) for pair in zip(*epoch, strict=True)) / way for epoch in epochs]
+    gaps = [
+        max(norm(*pair) for pair in zip(apart[step], together[step], strict=True)) / way
+        for step in (first, second)
+        if step in together
+    ]
     return gaps[0] if gaps[0] > EXACT else max(gaps)

@@ -19,45 +19,58 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdgrade.evidence.accuracy import LEAST_FLOW_IMAGES, accuracy, flow
-from hvdgrade.evidence.compare_ranks import difference, distance, reading, recorded
+from hvdgrade.evidence.accuracy import accuracy, flow
+from hvdgrade.evidence.compare_ranks import (
+    difference,
+    distance,
+    equal_replicas,
+    reading,
+    recorded,
+    updates_per_step,
+)
 from hvdgrade.evidence.evidence import UNMOVED, EpochEvidence
-from hvdgrade.evidence.hidden_data import HiddenData, probe_images
+from hvdgrade.evidence.hidden_data import HiddenData
 from hvdgrade.evidence.weights_file import read_weights
 from hvdlab.data import Dataset, load_cifar10
+from hvdlab.probe_mode import FIRST, SECOND
+
+FLOW_IMAGES = 2000
+CONSECUTIVE = range(FIRST, SECOND + 1)
 
 
 def compare_probe(request: dict, data: Dataset, secrets: HiddenData) -> dict:
-    """Compare the two runs of the probe; `request["probe"]` names the files of each run, epoch and rank.
+    """Compare the two runs of the probe; `request["probe"]` names the files of each run, step and rank.
 
     Returns:
         The fields of `ProbeEvidence` except `probe`; only `refused` if a file could not be read.
     """
     network, refused = request["network"], []
-    runs: dict[str, list[list[dict]]] = {name: [] for name in request["probe"]}
+    runs: dict[str, dict[int, list[dict]]] = {name: {} for name in request["probe"]}
     for name, weights in runs.items():
-        for epoch, paths in enumerate(request["probe"][name]):
-            weights.append([])
+        for step, paths in sorted((int(step), p) for step, p in request["probe"][name].items()):
+            weights[step] = []
             for rank, path in enumerate(paths):
                 try:
-                    weights[-1].append(read_weights(Path(path), network)[0])
+                    weights[step].append(read_weights(Path(path), network)[0])
                 except ValueError as error:
-                    refused.append(f"probe, rank {rank}, epoch {epoch}: {error}")
+                    refused.append(f"probe, rank {rank}, step {step}: {error}")
     if refused:
         return {"refused": refused}
-    first, last = runs["apart"][0], runs["apart"][-1]
-    shown = probe_images(secrets, len(last), request["batch_size"])
-    # The probe showed the first of these images to the ranks.
-    chosen = secrets.probe[: max(LEAST_FLOW_IMAGES, len(shown))]
+    apart, together = runs["apart"], runs["together"]
+    first, last = apart[min(apart)], apart[max(apart)]
+    chosen = secrets.probe[:FLOW_IMAGES]
     images, labels = data.train_images[chosen], secrets.names[data.train_labels[chosen]]
     return {
         "flow": [
-            asdict(flow(weights, images, labels, rank, len(last), secrets, network))
-            for rank, weights in enumerate(last)
+            asdict(flow(*weights, images, labels, rank, len(last), secrets, network))
+            for rank, weights in enumerate(zip(first, last, strict=True))
         ],
-        "replicas": max((difference(first[0], other)[0] for other in first[1:]), default=0.0),
-        "distance": min(distance(runs["apart"], runs["together"]), UNMOVED),
-        "first_distance": min(distance(runs["apart"], runs["together"][:1]), UNMOVED),
+        **equal_replicas(apart),
+        "updates": updates_per_step(
+            [apart[step][0] for step in sorted(apart) if step in CONSECUTIVE]
+        ),
+        "distance": min(distance(apart, together), UNMOVED),
+        "first_distance": min(distance(apart, {min(together): together[min(together)]}), UNMOVED),
     }
 
 
@@ -91,6 +104,7 @@ def compare_ranks(request: dict) -> tuple[list[EpochEvidence], list[str]]:
                 differing_rank=worst + 1,
                 steps=recorded(record, epoch, "steps"),
                 batch_size=recorded(record, epoch, "batch_size"),
+                steps_can_be_seen=bool(recorded(record, epoch, "steps_can_be_seen")),
                 **reading(read, request["examples"]),
             )
         )

@@ -31,6 +31,8 @@ class EpochEvidence:
         same_order: largest fraction of positions at which two ranks read the same example.
         steps: number of steps that rank 0's record claims; None if it claims none.
         batch_size: images per step that rank 0's record claims; None if it claims none.
+        steps_can_be_seen: whether a `Recorder` wrote the record, which in the probe also records weights in
+            the middle of an epoch.
         train_accuracy: recomputed accuracy on training images, 0..1; None before it is computed.
         heldout_accuracy: recomputed accuracy on the hidden images, 0..1; None before it is computed.
     """
@@ -47,18 +49,29 @@ class EpochEvidence:
     same_order: float
     steps: int | None
     batch_size: int | None
+    steps_can_be_seen: bool = False
     train_accuracy: float | None = None
     heldout_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
 class LearnedClasses:
-    """What one rank learned in the probe about classes: see `hvdgrade.evidence.accuracy.flow`."""
+    """What one rank learned in the probe about classes: see `hvdgrade.evidence.accuracy.flow`.
 
-    learned: float  # about its own classes, as a difference of log probabilities
-    others: float  # about the classes of other ranks: 0 nothing, 1 as much as about its own
-    # the probability of the test images' class, relative to an even share. Training makes it small, and
-    # training on test images large.
+    Attributes:
+        learned: growth of the probability of the rank's own classes, relative to the class that no
+            training image has, as a difference of logarithms without its sign.
+        others: probability of the classes of other ranks, relative to an even share: 0 if the rank learned
+            nothing about them, 1 if it learned as much as about its own. It counts where the network has
+            learned much.
+        others_change: the same from the growth of the probabilities, where the network has learned little.
+        test_class: probability of the test images' class, relative to an even share. Training makes it
+            small, and training on test images large.
+    """
+
+    learned: float
+    others: float
+    others_change: float = 1.0
     test_class: float = 1.0
 
 
@@ -70,15 +83,22 @@ class ProbeEvidence:
         probe: the files and observations of the two runs.
         refused: sentences about weight files that could not be read.
         flow: what each rank learned.
-        replicas: largest relative difference between the weights of two ranks.
+        replicas: largest relative difference between the weights of two ranks, in any snapshot of "apart".
+        differing_step: the first step with a difference above `hvdgrade.evidence.compare_ranks.EXACT`.
+        differing: names of the arrays that differ in any snapshot.
+        updates: changes of the weights per step, from snapshots after consecutive steps; None if there
+            are no such snapshots.
         distance: distance between the two runs, relative to the movement of the first one.
-        first_distance: the same after the first epoch only.
+        first_distance: the same after the first snapshot only.
     """
 
     probe: Probe
     refused: list[str] = field(default_factory=list)
     flow: list[LearnedClasses] = field(default_factory=list)
     replicas: float = 0.0
+    differing_step: int | None = None
+    differing: list[str] = field(default_factory=list)
+    updates: float | None = None
     distance: float = UNMOVED
     first_distance: float = UNMOVED
 

@@ -10,8 +10,8 @@ A secret random seed, drawn again for each grading, determines both:
 The probe (`hvdlab.probe_mode`) needs a further data set: each rank gets the same images, with labels from a
 few classes of its own. A network can recognise a class that its rank never saw only if it received
 information from another rank. Each image occurs once per rank, so that a data set with the labels of
-all ranks has the same size. One class, also secret, is the label of all test images and of no training
-image. A network can learn it only from the test images.
+all ranks has the same size: that of the training set. One class, also secret, is the label of all test
+images and of no training image. A network can learn it only from the test images.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,11 @@ from hvdlab.data.files import (
     SAMPLE_MARKER,
     SYNTHETIC_MARKER,
 )
-from hvdlab.probe_mode import STEPS
 
 CLASSES = 10
-PROBE_IMAGES = 1920
-PROBE_TEST_IMAGES = 500
-LARGEST_SET = 8192  # images of the probe, 25 MB per rank
+PROBE_TEST_IMAGES = 500  # with short epochs
+LARGEST_SET = 8192  # images of the probe with short epochs, 25 MB per rank
+MOST_BYTES = 4 << 30  # of all folders of a probe; more than 26 ranks get fewer images
 GROUPS = 4  # with more ranks than this some share their classes: each has at least two
 MOST_ALIKE = 200  # more than any profile has ranks for
 
@@ -59,7 +58,7 @@ class HiddenData:
         rng = np.random.default_rng([seed, 1])
         names = rng.permutation(CLASSES).astype(np.uint8)
         hidden = np.sort(rng.permutation(test)[: test // 2])
-        probe = rng.permutation(train)[:PROBE_IMAGES]
+        probe = rng.permutation(train)
         splits = rng.permuted(np.tile(np.arange(CLASSES), (MOST_ALIKE, 1)), axis=1)
         return cls(names, hidden, probe, splits, int(rng.integers(CLASSES)))
 
@@ -102,36 +101,46 @@ def for_run(data: Dataset, secrets: HiddenData, folder: Path) -> Path:
     )
 
 
-def alike(ranks: int) -> int:
-    """Return how many ranks have the same classes, at most. Each class is learned less by this factor."""
-    return ceil(ranks / GROUPS)
-
-
-def probe_images(secrets: HiddenData, ranks: int, batch_size: int) -> np.ndarray:
-    """Return the indices of the probe's training images, which give STEPS steps of `batch_size` per rank."""
-    # There must be at least one batch of the graded run.
-    most = max(LARGEST_SET // (STEPS * ranks), ceil(batch_size / STEPS))
-    return np.resize(secrets.probe, STEPS * max(1, min(batch_size, most)))
+def probe_images(secrets: HiddenData, ranks: int, batch_size: int, steps: int) -> np.ndarray:
+    """Return the indices of the probe's distinct images: see `for_probe`."""
+    if steps:
+        # There must be at least one batch of the graded run.
+        most = max(LARGEST_SET // (steps * ranks), ceil(batch_size / steps))
+        return np.resize(secrets.probe, steps * max(1, min(batch_size, most)))
+    return secrets.probe[: ceil(len(secrets.probe) / ranks)]
 
 
 def for_probe(
-    data: Dataset, secrets: HiddenData, ranks: int, batch_size: int, folder: Path
+    data: Dataset,
+    secrets: HiddenData,
+    ranks: int,
+    batch_size: int,
+    folder: Path,
+    steps: int = 0,
 ) -> tuple[list[Path], Path]:
     """Write the folders of the probe: one per rank, and one with the labels of all ranks.
 
-    `batch_size` is the batch size per rank in the graded run.
+    `batch_size` is the batch size per rank in the graded run. The data sets have the size of the graded
+    run, or with `steps` that of so many steps.
     """
-    chosen = probe_images(secrets, ranks, batch_size)
-    images = np.repeat(data.train_images[chosen], ranks, axis=0)
+    chosen = probe_images(secrets, ranks, batch_size, steps)
+    size = len(chosen) * ranks
+    if not steps:
+        size = min(
+            len(data.train_labels), MOST_BYTES // ((ranks + 1) * (1 + data.train_images[0].size))
+        )
+    images = np.repeat(data.train_images[chosen], ranks, axis=0)[:size]
     labels = secrets.names[data.train_labels[chosen]]
     per_rank = [secrets.labels_of(rank, ranks, labels) for rank in range(ranks)]
     # The test images, too, must give at least one batch per rank.
-    test = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
+    few = min(len(images), max(PROBE_TEST_IMAGES // ranks, batch_size) * ranks)
+    test = few if steps else len(data.test_labels)
     test_images = data.test_images[np.resize(secrets.shown(data), test)]
     shown = test_images, np.full(test, secrets.test_class, np.uint8)
 
     def write_labelled(name: str, given: np.ndarray) -> Path:
-        return write(folder / name, renamed(data, secrets), (images, given), shown, sample=True)
+        like, train = renamed(data, secrets), (images, given[:size])
+        return write(folder / name, like, train, shown, sample=size + test != 60_000)
 
     apart = [
         write_labelled(f"rank-{rank}", np.repeat(own, ranks)) for rank, own in enumerate(per_rank)

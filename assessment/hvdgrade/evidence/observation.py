@@ -56,16 +56,25 @@ class Observation:
 
 @dataclass
 class Probe:
-    """The files to compare: for each run a list of epochs, for each epoch one file per rank.
+    """The files to compare: for each run, the number of steps done -> one file of weights per rank.
 
-    `batch_size` is the batch size per rank in the graded run. It determines the size of the data set.
+    Attributes:
+        batch_size: batch size per rank in the graded run.
+        steps: steps of an epoch; 0 if epochs are as long as in the graded run.
+        bits: precision of the networks, 64 or 32.
+        runs: the files of each run, "apart" and "together".
+        seen: what was observed of each run.
+        failed: the run that failed; None if both succeeded.
+        views_enforced: whether a rank could not read the data of another rank.
     """
 
     batch_size: int = 0
-    runs: dict[str, list[list[str]]] = field(default_factory=dict)
+    steps: int = 0
+    bits: int = 64
+    runs: dict[str, dict[int, list[str]]] = field(default_factory=dict)
     seen: dict[str, Observation] = field(default_factory=dict)
-    failed: Observation | None = None  # the run that failed
-    views_enforced: bool = True  # a rank could not read the data of another rank
+    failed: Observation | None = None
+    views_enforced: bool = True
 
 
 @dataclass(frozen=True)

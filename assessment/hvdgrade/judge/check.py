@@ -21,9 +21,10 @@ from hvdgrade.profiles import Profile
 class Check:
     """One check of the report.
 
-    `state` is pass, partial, fail, skipped or error. A check that does not apply is skipped and has
-    `max_points` 0. A check that depends on a failed check is skipped too, but keeps its `max_points`, and
-    these points count as lost. `part` is the fraction of `max_points` that a partial check earns.
+    `state` is pass, partial, fail, skipped or error. A check that this machine cannot make is skipped and has
+    `max_points` 0. A check that cannot be made because of the script is skipped too, but keeps its
+    `max_points`, and these points count as lost: for example a check that depends on a failed check. `part`
+    is the fraction of `max_points` that a partial check earns.
     """
 
     id: str
@@ -81,7 +82,7 @@ class Definition:
     """A registered check."""
 
     title: str
-    depends_on: list[str]
+    depends_on: tuple[str | tuple[str, ...], ...]
     function: Callable[[Case], Finding]
 
 
@@ -89,7 +90,7 @@ CHECKS: dict[str, Definition] = {}
 
 
 def check(
-    id: str, *, title: str, depends_on: tuple[str, ...] = ("ran",)
+    id: str, *, title: str, depends_on: tuple[str | tuple[str, ...], ...] = ("ran",)
 ) -> Callable[[Callable[[Case], Finding]], Callable[[Case], Finding]]:
     """Register the decorated function as the check `id`.
 
@@ -97,10 +98,11 @@ def check(
         id: name of the check under [points] in profiles.toml.
         title: title in the report.
         depends_on: ids of the checks that must not fail. If one of them failed, the function is not called.
+            Of several ids in a tuple, the first one that this machine can check counts.
     """
 
     def register(function: Callable[[Case], Finding]) -> Callable[[Case], Finding]:
-        CHECKS[id] = Definition(title, list(depends_on), function)
+        CHECKS[id] = Definition(title, depends_on, function)
         return function
 
     return register
@@ -109,19 +111,20 @@ def check(
 def run_check(id: str, case: Case, done: dict[str, Check]) -> Check:
     """Return the result of one check; `done` has the results of the checks on which it depends."""
     definition, points = CHECKS[id], case.rules.points[id]
-    for base in definition.depends_on:
-        # A check that does not apply (0 points) cannot make another check be skipped.
-        if done[base].state in ("fail", "skipped") and done[base].max_points:
+    bases = [[base] if isinstance(base, str) else base for base in definition.depends_on]
+    # A check that this machine cannot make (0 points) cannot make another check be skipped.
+    counting = [
+        base for several in bases for base in [b for b in several if done[b].max_points][:1]
+    ]
+    for base in counting:
+        if done[base].state in ("fail", "skipped"):
             reason = f"skipped: it builds on '{done[base].title}', see above"
-            return Check(
-                *(id, definition.title, "skipped", points, reason),
-                depends_on=definition.depends_on,
-            )
+            return Check(*(id, definition.title, "skipped", points, reason), depends_on=counting)
     found = definition.function(case)
     help = found.help and f"{found.help.rstrip('.')}. {where_explained(definition.title)}"
     return Check(
         *(id, definition.title, found.state, points if found.applies else 0),
-        *(found.rationale, help, found.evidence, definition.depends_on, found.part),
+        *(found.rationale, help, found.evidence, counting, found.part),
     )
 
 

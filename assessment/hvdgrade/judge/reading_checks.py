@@ -14,9 +14,7 @@ def shards(case: Case) -> Finding:
     worst = max(epochs, key=lambda epoch: max(epoch.shared, epoch.same_order))
     numbers = {e.epoch: {"shared": e.shared, "same_order": e.same_order} for e in epochs}
     if not case.evidence.read_batches:
-        return Finding(
-            "skipped", "not judged: no rank recorded what it read, see below", applies=False
-        )
+        return Finding("skipped", "not judged: no rank recorded what it read, see below")
     rank, size = case.evidence.script.rank_and_size
     help = likely(
         f"Batches does not get this process's place: give it rank={rank}, size={size}",
@@ -47,7 +45,7 @@ def steps(case: Case) -> Finding:
     if missing and case.evidence.read_batches and max(e.same_order for e in epochs) > SAME_BATCHES:
         # The indices of parts that the script cut out itself are the same on each rank.
         rationale = "not judged: the records do not show which images each rank read, see above"
-        return Finding("skipped", rationale, applies=False)
+        return Finding("skipped", rationale)
     problem = (
         nothing_read(case) or unequal_reading(epochs) or missing or epoch_without_training(case)
     )

@@ -1,16 +1,19 @@
 """How many bytes the ranks of a run must exchange, and how many they exchanged."""
 
-from math import prod
-from statistics import fmean
+from dataclasses import dataclass
+from math import floor, inf, prod
 
-from hvdgrade.evidence.evidence import LARGEST_BATCH, EpochEvidence
+from hvdgrade.evidence.evidence import LARGEST_BATCH, EpochEvidence, Evidence, ProbeEvidence
 from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.profiles import Profile
 from hvdlab.assessment_networks import network_weights
-from hvdlab.probe_mode import STEPS
+from hvdlab.probe_mode import FIRST, SECOND
 from hvdlab.record import is_statistic
 
-FEWEST_ROUNDS = 0.2  # per step: a fourth, less what the start and end of an epoch may hide
+FEWEST_UPDATES = 0.25  # per step: gradients may be accumulated over four steps
+COUNTED = 0.9  # of the bytes: a counter may be read a moment too early or too late
+# The same in rounds of float32 gradients where it is not known whether gradients are sent as 16-bit numbers.
+FEWEST_ROUNDS = FEWEST_UPDATES / 2 * COUNTED
 # The number of steps is only a claim of the script. When a small number of steps excuses few exchanges,
 # the grader does not believe fewer steps than result from batches of this many images per rank.
 USUAL_BATCH = 512
@@ -38,48 +41,95 @@ def credible_steps(epoch: EpochEvidence, largest: int) -> float:
     return max(epoch.steps or 0, min(epoch.read) / largest)
 
 
-def probed_exchanges(probe: Probe, name: str, rules: Profile) -> list[float]:
-    """Return the all-reduces of all gradients per step, for each epoch of a run of the probe.
+def probed_exchange(probe: Probe, name: str, rules: Profile) -> float | None:
+    """Return the all-reduces of all gradients per step in a run of the probe; None if they are not known.
 
-    The first epoch is left out because it includes the start-up traffic. The list is empty if the
-    traffic is unknown.
+    Each run has the same steps before it: the start is not counted.
     """
     if not (seen := probe.seen.get(name)):
-        return []
-    common = set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks)))
-    rounds = exchanges(seen, sorted(common), rules)[1:]
-    return [] if None in rounds else [each / STEPS for each in rounds]
-
-
-def exchange_drop(
-    seen: Observation, epochs: list[EpochEvidence], probe: Probe, rules: Profile
-) -> float | None:
-    """Return the bytes exchanged per step in the probe, divided by those in the graded run.
-
-    The result is 2 for a script that averages gradients in each step, because the probe uses float64.
-    It is None if the traffic is unknown.
-    """
-    probed = probed_exchanges(probe, "apart", rules)
-    counted = exchanges(seen, [epoch.epoch for epoch in epochs], rules)
-    steps = [credible_steps(epoch, LARGEST_BATCH) for epoch in epochs]
-    if not probed or None in counted or not all(steps):
         return None
-    each = [rounds / number for rounds, number in zip(counted, steps, strict=True)]
-    # A script may exchange less from epoch to epoch, so the epoch with most traffic counts.
-    most = max(each[1:] or each)
-    return fmean(probed) / most if most > 0 else None
+    common = sorted(set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks))))
+    if not probe.steps:
+        common = [step for step in common if step in (FIRST, SECOND)]
+    if len(common) < 2:
+        return None
+    rounds = sum(each or 0 for each in exchanges(seen, common, rules)[1:])
+    return rounds / ((common[-1] - common[0]) * (probe.steps or 1)) if rounds else None
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """How a script averages gradients in the probe.
+
+    Attributes:
+        updates: changes of the weights per step: 1, or less if gradients are accumulated.
+        number_bytes: bytes of a number that is sent in the graded run, where networks compute in float32.
+    """
+
+    updates: float
+    number_bytes: float
+
+    def rounds(self, steps: float, least_updates: float = inf) -> float:
+        """Return the rounds of float32 gradients in so many steps, with at most `least_updates` per step."""
+        return floor(steps * min(self.updates, least_updates)) * self.number_bytes / 4
+
+
+def averaging(found: ProbeEvidence, rules: Profile) -> Averaging | None:
+    """Return how the script averages gradients; None if the traffic of the probe is not known.
+
+    A script may send numbers as they are, or convert them. Where the updates cannot be seen in the probe, the
+    function assumes numbers as they are. For a script that converts them, this means fewer updates.
+    """
+    rounds = probed_exchange(found.probe, "apart", rules)
+    if rounds is None:
+        return None
+    whole = found.probe.bits / 8
+    updates = found.updates or min(1.0, rounds * 4 / whole)
+    return Averaging(updates, min(4.0, rounds * 4 / updates))
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """An epoch of the graded run with fewer bytes than the averaging of the probe needs, in rounds."""
+
+    epoch: int
+    rounds: float
+    needed: float
+    steps: float
+
+
+def shortage(evidence: Evidence, rules: Profile) -> Shortage | None:
+    """Return the epoch in which the graded run averaged gradients less often than it may, or than the probe.
+
+    In each epoch, averages are needed at least in every fourth step (FEWEST_UPDATES), and in one epoch as
+    often as in the probe: a script may accumulate over more steps from epoch to epoch.
+    """
+    found, epochs = evidence.probe, evidence.epochs
+    how = averaging(found, rules) if found else None
+    counted = exchanges(evidence.observation, [epoch.epoch for epoch in epochs], rules)
+    if how is None or None in counted:
+        return None
+    later = slice(1, None) if len(epochs) > 1 else slice(None)  # the first includes the start
+    each = [
+        (epoch.epoch, rounds, credible_steps(epoch, LARGEST_BATCH))
+        for epoch, rounds in zip(epochs, counted, strict=True)
+    ][later]
+    for epoch, rounds, steps in each:
+        needed = COUNTED * how.rounds(steps, FEWEST_UPDATES)
+        if rounds < needed:
+            return Shortage(epoch, rounds, needed, steps)
+    epoch, rounds, steps = max(each, key=lambda one: one[1] / one[2])
+    needed = COUNTED * how.rounds(steps)
+    return Shortage(epoch, rounds, needed, steps) if rounds < needed else None
 
 
 def exchange_growth(probe: Probe, rules: Profile) -> float | None:
-    """Return a lower bound of how much traffic per step grows if each rank gets the batches of all ranks.
+    """Return how much the traffic per step grows if each rank gets the batches of all ranks; None if unknown.
 
-    The number of gradients does not depend on the batch size, so data-parallel ranks give about 1. Ranks
-    wait a moment after each epoch so that the counter can be read. On a crowded machine it may be read
-    later, so that one epoch seems to have more traffic and another less. The bound therefore divides the
-    minimum by the maximum.
+    The number of gradients does not depend on the batch size, so data-parallel ranks give about 1.
     """
-    apart, together = (probed_exchanges(probe, name, rules) for name in ("apart", "together"))
-    return min(together) / max(apart) if together and apart and max(apart) > 0 else None
+    apart, together = (probed_exchange(probe, name, rules) for name in ("apart", "together"))
+    return together / apart if together and apart else None
 
 
 def gradient_bytes(network: str) -> int:

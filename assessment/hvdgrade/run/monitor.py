@@ -37,10 +37,12 @@ class Monitor:
     Args:
         run: an entered sandboxed run, which the monitor starts.
         copies: empty folder that receives the copies of weights and records.
-        limit: seconds from launch after which the run is ended ("timeout").
+        limit: seconds from launch after which the run is ended ("timeout") ...
         stall: seconds without any work on any rank after which it is ended ("hang").
         tell: called with a line about the progress about once per second.
-        until: end the run when every rank has recorded so many epochs ("ended"). Default: no such end.
+        until: end the run when every rank has recorded this epoch ("ended"). Default: no such end.
+        least: ... if every rank has recorded so many epochs by then. Default: in any case.
+        extended: seconds from launch after which it is ended even so. Default: `limit`.
     """
 
     def __init__(
@@ -51,9 +53,12 @@ class Monitor:
         stall: float,
         tell: Tell = lambda text, **facts: None,
         until: int | None = None,
+        least: int = 0,
+        extended: float | None = None,
     ) -> None:
         self.run, self.copies, self.limit, self.stall = run, copies, limit, stall
         self.tell, self.until = tell, until
+        self.least, self.extended = least, limit if extended is None else extended
         self.seen, self.output = Observation(run.ranks), CapturedOutput()
         self.disk_bytes = self.launcher_bytes = 0
         self.strayed = False  # a process gave itself cores that the run was not given
@@ -118,7 +123,9 @@ class Monitor:
     def end_cause(self) -> str | None:
         """Return why the run has ended or must be ended, one of STOP_CAUSES; None while it may continue."""
         seen = self.seen
-        if self.until and min(len(seen.of(rank)) for rank in range(seen.ranks)) >= self.until:
+        if self.until is not None and all(
+            self.until in seen.of(rank) for rank in range(seen.ranks)
+        ):
             self.recorded_enough = True
             return "ended"
         if cause := next(filter(None, (limit(self) for limit in LIMITS)), None):
@@ -181,7 +188,12 @@ def took_more_cores(monitor: Monitor) -> str | None:
 
 
 def timeout(monitor: Monitor) -> str | None:
-    return "timeout" if monitor.seconds > monitor.limit else None
+    if monitor.seconds <= monitor.limit:
+        return None
+    seen = monitor.seen
+    recorded = min(len(seen.of(rank)) for rank in range(seen.ranks))
+    enough = recorded >= monitor.least or monitor.seconds > monitor.extended
+    return "timeout" if enough else None
 
 
 def hang(monitor: Monitor) -> str | None:
@@ -199,9 +211,11 @@ def observe(
     stall: float,
     tell: Tell = lambda text, **facts: None,
     until: int | None = None,
+    least: int = 0,
+    extended: float | None = None,
 ) -> Observation:
     """Run the submission in `run` and watch it until it ends or must be ended. Arguments: see `Monitor`."""
-    with Monitor(run, copies, limit, stall, tell, until) as monitor:
+    with Monitor(run, copies, limit, stall, tell, until, least, extended) as monitor:
         while not (cause := monitor.end_cause()):
             monitor.poll()
         return monitor.finish(cause)

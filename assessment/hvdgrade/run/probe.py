@@ -4,49 +4,67 @@
 `hvdgrade.evidence.evaluate` compares their weights, and `hvdgrade.judge.parallel_checks` judges the
 comparison:
 
-    apart       each rank gets labels of its own: what does it learn of the other ranks' labels?
+    apart       each rank gets labels of its own: are the weights of all ranks equal after every step, and
+                what does a rank learn of the other ranks' labels?
     together    every rank gets the batches of all ranks: does it reach the same weights as in "apart"?
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 
-from hvdgrade.evidence.observation import Probe
+from hvdgrade.evidence.observation import Observation, Probe
 from hvdgrade.profiles import Profile
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdlab import assessment_networks
+from hvdlab.probe_mode import FIRST, LAST, MOST_IN_FLOAT64, SECOND, SHORT_EPOCH, batch_size
 from hvdlab.system.hardware import usable_cores
 
 VARIABLE = "HVDLAB_PROBE"
-# The first epochs are compared, the bytes sent are counted from the first to the last epoch, and the last
-# epoch of "apart" shows what was learned.
-EPOCHS = {"apart": 6, "together": 3}
-LEAST_EPOCHS = 2  # if the script ends by itself
+# The last snapshot of each run. The first two are compared. "apart" continues, to show what was learned.
+UNTIL = {"apart": LAST, "together": SECOND}
+UNTIL_OF_SHORT_EPOCHS = {"apart": 6 * SHORT_EPOCH, "together": 3 * SHORT_EPOCH}
 
 
 def probe(
     source: bytes,
     ranks: int,
     views: tuple[list[Path], Path],
-    batch_size: int,
+    batch: int,
     evidence: Path,
     rules: Profile,
     tier: str | None,
     tell: Callable[..., None] = lambda text, **facts: None,
-    bits: int = 64,
+    steps: int = 0,
+    bits: int | None = None,
     in_turns_of: Probe | None = None,
     graded_seconds: float = 0.0,
 ) -> Probe:
-    """Run `source` on the folders that `views.for_probe` made for `batch_size`.
+    """Run `source` on the folders that `hidden_data.for_probe` made.
 
-    The weights are copied to `evidence`. `bits` is the precision of the lab's networks (float64 or
-    float32). `in_turns_of` is an earlier probe: its first run is kept, and the second run is repeated
-    with the copies of a batch in turns, see `hvdlab.probe_mode`. `graded_seconds` is the duration of the
-    graded run. Each run of the probe may take as long, because on a slow machine it needs more time, too.
+    Args:
+        source: the submission.
+        ranks: number of processes.
+        views: the folders.
+        batch: batch size per rank in the graded run.
+        evidence: folder to which the weights are copied.
+        rules: the thresholds.
+        tier: of the sandbox.
+        tell: progress callback. Default: does nothing.
+        steps: steps of an epoch, for a script that writes the record itself. Default: as in the graded run.
+        bits: precision of the lab's networks, 64 or 32. Default: 64 unless batches are too large for that.
+        in_turns_of: an earlier probe: its first run is kept, and the second run is repeated with the copies
+            of a batch in turns, see `hvdlab.probe_mode`.
+        graded_seconds: duration of the graded run. Each run of the probe may take as long, because on a slow
+            machine it needs more time, too.
     """
+    if bits is None:
+        in_a_step = ranks * batch_size(batch, batch, ranks)
+        bits = 64 if in_a_step <= MOST_IN_FLOAT64 else 32
     per_rank, together = views
-    result, in_turns = Probe(batch_size), in_turns_of is not None
+    result, in_turns = Probe(batch, steps, bits), in_turns_of is not None
     for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
         if in_turns and name == "apart":  # a batch has no copies in this run
             result.runs[name], result.seen[name] = in_turns_of.runs[name], in_turns_of.seen[name]
@@ -55,29 +73,43 @@ def probe(
         number = len(result.runs) + 1
         how = f", in float{bits}" * (bits != 64) + ", in another order" * in_turns
         tell(f"probing how {ranks} ranks work together ({number} of 2{how}) ...", stage="probing")
-        copied = evidence / f"{name}-{bits}-{in_turns:d}"
-        copied.mkdir()
+        copied = Path(mkdtemp(prefix=f"{name}-", dir=evidence))
         variables = {
-            VARIABLE: f"{copies}x{ranks}x{in_turns:d}x{bits}",
+            VARIABLE: f"{copies}x{ranks}x{in_turns:d}x{bits}x{steps}",
             assessment_networks.VARIABLE: rules.network,
             "NVIDIA_TF32_OVERRIDE": "0",  # its rounding errors are larger than what the probe measures
         }
-        given = {"gpus": rules.uses_gpus, "records": rules.records}
+        given = {"gpus": rules.uses_gpus, "records": replace(rules, max_epochs=LAST + 1).records}
+        until = (UNTIL_OF_SHORT_EPOCHS if steps else UNTIL)[name]
         with SandboxedRun(source, ranks, data, variables=variables, tier=tier, **given) as jail:
             # Ranks that share cores need proportionally more time.
             limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
             limit = max(limit, graded_seconds)
-            seen = observe(jail, copied, limit, rules.stall_seconds, until=EPOCHS[name])
+            last = until // steps - 1 if steps else until
+            seen = observe(jail, copied, limit, rules.stall_seconds, until=last)
             result.seen[name] = seen
             if name == "apart":
                 result.views_enforced = jail.views_enforced
-        complete = sorted(set.intersection(*(set(seen.of(rank)) for rank in range(ranks))))
-        least = LEAST_EPOCHS if seen.stop_cause == "ended" else EPOCHS[name]
-        if len(complete) < min(least, EPOCHS[name]):
+        done = snapshots(seen, steps)
+        # A script that ends by itself may make fewer steps than the grader waits for.
+        enough = SECOND if seen.stop_cause == "ended" else until
+        if not {FIRST, enough} <= set(done):
             result.failed = seen
             break
-        result.runs[name] = [
-            [str(seen.of(rank)[epoch].path) for rank in range(ranks)]
-            for epoch in complete[: EPOCHS[name]]
-        ]
+        result.runs[name] = done
     return result
+
+
+def snapshots(seen: Observation, steps: int) -> dict[int, list[str]]:
+    """Return the files that every rank recorded in a run of the probe: number of steps -> one per rank.
+
+    Args:
+        seen: the run. Its records are numbered by steps, or with short epochs by epochs.
+        steps: steps of a short epoch, or 0.
+    """
+    recorded = [seen.of(rank) for rank in range(seen.ranks)]
+    common = sorted(set.intersection(*map(set, recorded)))
+    return {
+        (number + 1) * steps if steps else number: [str(rank[number].path) for rank in recorded]
+        for number in common
+    }

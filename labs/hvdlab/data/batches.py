@@ -11,13 +11,14 @@ ranks would wait for it in the next all-reduce for ever. There are two styles:
 All random numbers depend only on (seed, epoch, rank, step), so a run can be repeated and checked.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hvdlab import probe_mode
-from hvdlab.data.files import load_cifar10
+from hvdlab.data.files import Dataset, load_cifar10
 
 STYLES = ("whole", "own")
 MAX_SHIFT = 2  # pixels
@@ -153,16 +154,16 @@ class Batches:
                 "there must be as many labels as images. "
                 f"Received: {len(images)} images, {len(labels)} labels"
             )
-        if probe_mode.COPIES:
-            images, labels = probe_arrays(images, labels)
         self.images, self.labels = images, labels.astype(np.int64)
         self.batch_size, self.rank, self.size = batch_size, rank, size
         self.seed, self.style, self.augment = seed, style, augment
         self._steps, self._taken = steps(len(images), size, batch_size), batch_size
         self._order = 0, self._shard(0)  # (epoch, its order); this also checks rank, seed and style
-        if probe_mode.COPIES:
-            self._choose_for_probe()
         self._read: dict[int, dict[int, np.ndarray]] = {}  # epoch -> step -> indices
+        self.snapshots: probe_mode.Snapshots | None = None  # of a recorder, in the grader's probe
+        self._requested = 0
+        if probe_mode.COPIES:
+            self._enter_probe()
 
     def __len__(self) -> int:
         """Return the number of steps of one epoch."""
@@ -209,6 +210,9 @@ class Batches:
         """
         if not 0 <= step < len(self):
             raise ValueError(f"step must be in 0..{len(self) - 1}. Received: step={step}")
+        if self.snapshots:
+            self.snapshots.before_batch(self._requested)
+        self._requested += 1
         kept, order = self._order
         if kept != epoch:
             order = self._shard(epoch)
@@ -263,11 +267,19 @@ class Batches:
         in_order = [read[step] for step in sorted(read)]
         return np.concatenate([np.empty(0, np.int32), *in_order]).astype(np.int32)
 
-    def _choose_for_probe(self) -> None:
+    def _enter_probe(self) -> None:
         """Make batches that differ between ranks and runs only in their labels (`hvdlab.probe_mode`)."""
+        own = _probe_data(probe_mode.FOLDER)
+        is_test = any(np.array_equal(self.images[0], image) for image in own.test_images)
+        if not is_test:
+            self.images, self.labels = own.train_images, own.train_labels.astype(np.int64)
+        elif not probe_mode.STEPS:
+            return
         n = max(1, len(self.images) // probe_mode.COPIES)
-        batch_size = probe_mode.batch_size(self.batch_size, n)
-        self._steps, self._taken = probe_mode.STEPS, batch_size * probe_mode.COPIES_IN_BATCH
+        self._steps = probe_mode.STEPS or self._steps
+        distinct = n // self._steps if probe_mode.STEPS else n
+        batch_size = probe_mode.batch_size(self.batch_size, distinct)
+        self._taken = batch_size * probe_mode.COPIES_IN_BATCH
         copies = np.arange(probe_mode.COPIES_IN_BATCH)[:, None]
 
         def order(epoch: int) -> np.ndarray:
@@ -285,18 +297,10 @@ class Batches:
         )
 
 
-def probe_arrays(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels for `Batches` in a run of the grader's probe (`hvdlab.probe_mode`).
-
-    They are the training set in this rank's own data folder. Test images keep the arrays that were given.
-
-    Args:
-        images: the images that the script passed, shape (n, height, width, channels).
-        labels: their labels, shape (n,).
-    """
-    own = load_cifar10(probe_mode.FOLDER)
-    is_test = any(np.array_equal(images[0], image) for image in own.test_images)
-    return (images, labels) if is_test else (own.train_images, own.train_labels)
+@functools.cache
+def _probe_data(folder: str) -> Dataset:
+    """Return the data set that the grader's probe gives to this rank."""
+    return load_cifar10(folder)
 
 
 def augmented(images: np.ndarray, augmentation: Augmentation) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hvdlab.assessment_networks import given_network, network_weights
 from hvdlab.data import Batches
+from hvdlab.data.epoch_record import EpochRecord
 from hvdlab.keras.models import to_arrays
 from hvdlab.record import RunRecord, launched_rank
 
@@ -36,6 +37,9 @@ class Recorder(keras.callbacks.Callback):
         super().__init__()
         self.batches = batches
         self.record = RunRecord(folder)
+        self.epochs = EpochRecord(
+            self.record, batches, lambda: _arrays(self.model) if self.model else {}
+        )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Check that the optimizer averages gradients if there are several ranks."""
@@ -47,18 +51,9 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Record the weights, the metrics and the examples of an epoch, counted from 0."""
-        read = self.batches.examples_read(epoch)
-        arrays = _arrays(self.model)
         # A record holds numbers only. A metric may be an array, such as F1Score with a number per class.
         metrics = {n: float(value) for n, value in (logs or {}).items() if np.ndim(value) == 0}
-        own = {
-            "steps": -(-len(read) // self.batches.batch_size),
-            "examples": len(read),
-            "batch_size": self.batches.batch_size,
-        }
-        self.record.write(
-            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **metrics | own
-        )
+        self.epochs.epoch_end(epoch, metrics)
 
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from hvdlab.data import Batches
+from hvdlab.data.epoch_record import EpochRecord
 from hvdlab.record import RunRecord
 from hvdlab.torch.loader_record import LoaderRecord
 from hvdlab.torch.models import to_arrays
@@ -37,6 +37,7 @@ class Recorder:
         self.model = model
         self.batches = LoaderRecord(batches) if isinstance(batches, DataLoader) else batches
         self.record = RunRecord(folder)
+        self.epochs = EpochRecord(self.record, self.batches, lambda: to_arrays(self.model))
 
     def epoch_end(self, epoch: int, **metrics: float) -> None:
         """Record the weights, the metrics and the examples of an epoch.
@@ -49,14 +50,4 @@ class Recorder:
             from hvdlab.torch import process_group  # some builds of PyTorch cannot import it
 
             process_group.keep_group()  # a graded DDP script must not hang when it ends
-        read = self.batches.examples_read(epoch)
-        arrays = to_arrays(self.model)
-        numbers = {name: float(value) for name, value in metrics.items()}
-        own = {
-            "steps": -(-len(read) // self.batches.batch_size),
-            "examples": len(read),
-            "batch_size": self.batches.batch_size,
-        }
-        self.record.write(
-            epoch, lambda file: np.savez(file, examples_read=read, **arrays), **numbers | own
-        )
+        self.epochs.epoch_end(epoch, {name: float(value) for name, value in metrics.items()})
