@@ -235,8 +235,9 @@ def one_round(
                 source, ranks, views, each, copies, rules, tier, tell, **options, **measured
             )
             found = evaluator.compare_probe(again, rules, whole, seed)
-            if found.compared and found.distance <= rules.equivalence_tolerance:
-                evidence = replace(evidence, probe=found)
+            tried = replace(evidence, probe=found)
+            if found.compared and not parallel_checks.other_probes(tried, rules):
+                evidence = tried
                 break
         if calibration and kind == "keras" and seen.torch_seen:
             # The script imports Keras but also runs PyTorch, which is faster. The smaller budget applies.

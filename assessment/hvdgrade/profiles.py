@@ -43,6 +43,7 @@ class Profile:
     min_learned: float
     max_unseen: float
     equivalence_tolerance: float
+    rounding_tolerance: float
     max_exchange_growth: float
     time_margin: float
     accuracy_margin: float

@@ -70,7 +70,7 @@ QUIET_SECONDS = 1.0  # without a change of the weights, at least, until training
 CATCH_UP_SECONDS = 60.0  # at most, until training has begun
 
 
-def batch_size(asked: int, images: int, copies: int = COPIES) -> int:
+def batch_size(asked: int, images: int, copies: int | None = None) -> int:
     """Return the number of distinct images in a batch of the probe: `asked`, unless that is too many.
 
     Args:
@@ -78,7 +78,7 @@ def batch_size(asked: int, images: int, copies: int = COPIES) -> int:
         images: number of distinct images in the data set.
         copies: number of ranks, whose copies of an image a batch can hold. Default: of this run.
     """
-    largest = max(LEAST, TOGETHER // copies)
+    largest = max(LEAST, TOGETHER // (copies or COPIES))
     if asked > largest:
         # The requested size divided by a whole number, without a remainder. So a script that divides a batch
         # by a number of its own can often do so here as well.

@@ -66,12 +66,12 @@ HVDGRADE = {
     "report": "output profiles submission sandbox evidence judge hvdgrade hvdlab.system rich jinja2",
     "run": (
         "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.system "
-        "hvdlab.assessment_networks hvdlab.torch hvdlab.keras psutil numpy frameworks"
+        "hvdlab.assessment_networks hvdlab.probe_mode hvdlab.torch hvdlab.keras psutil numpy frameworks"
     ),
     "judge": "evidence profiles submission hvdlab.assessment_networks hvdlab.probe_mode hvdlab.record",
     "grade": (
         "run evidence judge report sandbox output submission profiles "
-        "hvdlab.data hvdlab.system hvdlab.assessment_networks psutil"
+        "hvdlab.data hvdlab.system hvdlab.assessment_networks hvdlab.probe_mode psutil"
     ),
     "batch": (
         "report output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "

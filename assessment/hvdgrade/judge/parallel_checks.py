@@ -23,6 +23,7 @@ from hvdgrade.judge.traffic import (
     exchanges,
     gradient_bytes,
     probed_exchange,
+    sends_16_bits,
     shortage,
 )
 from hvdgrade.profiles import Profile
@@ -207,27 +208,6 @@ def equivalence(case: Case) -> Finding:
     if found.distance >= UNMOVED:
         rationale = "the weights do not move in a short run, so there is nothing to compare"
         return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
-    if found.replicas > rules.replica_tolerance:
-        rationale = (
-            f"in the middle of an epoch, after step {found.differing_step} of a short run, the ranks have "
-            f"different weights ({', '.join(found.differing[:3])}{', ...' * (len(found.differing) > 3)})"
-        )
-        return Finding("fail", rationale, unequal_in_an_epoch(found, rules), numbers)
-    rationale = (
-        f"the weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
-        f"{found.distance:.1%} of the distance that they move"
-    )
-    if found.distance > rules.equivalence_tolerance:
-        rationale += f", more than {rules.equivalence_tolerance:.0%}"
-        causes = causes_of_difference(case.evidence, rules)
-        return Finding("fail", rationale, likely(*causes[:2]), numbers)
-    if less:
-        rationale += (
-            f", but in the graded run the ranks exchanged only {less.rounds:.1f} rounds of all gradients in "
-            f"the {less.steps:.0f} steps of epoch {less.epoch}. With the numbers that the script sends, at "
-            f"least {less.needed:.1f} are needed"
-        )
-        return Finding("fail", rationale, AVERAGE_EQUALLY_OFTEN, numbers)
     if growth and growth > rules.max_exchange_growth:
         rationale = (
             f"with batches {ranks} times as large the ranks exchange {growth:.1f} times as many bytes in a "
@@ -239,7 +219,34 @@ def equivalence(case: Case) -> Finding:
             "they gather the results of each batch for a metric: exchange the sum or the mean",
         )
         return Finding("fail", rationale, help, numbers)
+    if found.replicas > rules.replica_tolerance:
+        rationale = (
+            f"in the middle of an epoch, after step {found.differing_step} of a short run, the ranks have "
+            f"different weights ({', '.join(found.differing[:3])}{', ...' * (len(found.differing) > 3)})"
+        )
+        return Finding("fail", rationale, unequal_in_an_epoch(found, rules), numbers)
+    rationale = (
+        f"the weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
+        f"{found.distance:.1%} of the distance that they move"
+    )
+    limit = tolerance(found, rules)
+    if found.distance > limit:
+        rationale += f", more than {limit:.0%}"
+        causes = causes_of_difference(case.evidence, rules)
+        return Finding("fail", rationale, likely(*causes[:2]), numbers)
+    if less:
+        rationale += (
+            f", but in the graded run the ranks exchanged only {less.rounds:.1f} rounds of all gradients in "
+            f"the {less.steps:.0f} steps of epoch {less.epoch}. With the numbers that the script sends, at "
+            f"least {less.needed:.1f} are needed"
+        )
+        return Finding("fail", rationale, AVERAGE_EQUALLY_OFTEN, numbers)
     return Finding("pass", rationale, evidence=numbers)
+
+
+def tolerance(found: ProbeEvidence, rules: Profile) -> float:
+    """Return the largest distance that rounding of the numbers that the script sends explains."""
+    return rules.rounding_tolerance if sends_16_bits(found, rules) else rules.equivalence_tolerance
 
 
 def unequal_in_an_epoch(found: ProbeEvidence, rules: Profile) -> str:
@@ -284,7 +291,7 @@ def causes_of_difference(evidence: Evidence, rules: Profile) -> list[str]:
 def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
     """Return the options for repeating a failed probe, for scripts that do not suit its first form."""
     found = evidence.probe
-    apart = found.compared and rules.equivalence_tolerance < found.distance < UNMOVED
+    apart = found.compared and tolerance(found, rules) < found.distance < UNMOVED
     options = [{"in_turns_of": found.probe, "bits": found.probe.bits}] if apart else []
     if found.compared and found.replicas > rules.replica_tolerance and found.updates is None:
         # Another thread reads ahead of the training. On a busy machine a snapshot may come too early.
@@ -304,7 +311,7 @@ def may_suit_float32_only(found: ProbeEvidence, rules: Profile) -> bool:
     """
     if found.probe.failed:
         return found.probe.failed.stop_cause in ("crashed", "killed")
-    apart = rules.equivalence_tolerance < found.first_distance < UNMOVED
+    apart = tolerance(found, rules) < found.first_distance < UNMOVED
     return bool(found.refused) or apart
 
 

@@ -88,6 +88,12 @@ def averaging(found: ProbeEvidence, rules: Profile) -> Averaging | None:
     return Averaging(updates, min(4.0, rounds * 4 / updates))
 
 
+def sends_16_bits(found: ProbeEvidence, rules: Profile) -> bool:
+    """Return whether the ranks may send 16-bit numbers, by the bytes of a round in the probe."""
+    rounds = probed_exchange(found.probe, "apart", rules)
+    return rounds is not None and rounds * 4 / (found.updates or 1.0) < 3.0
+
+
 @dataclass(frozen=True)
 class Shortage:
     """An epoch of the graded run with fewer bytes than the averaging of the probe needs, in rounds."""

@@ -23,9 +23,20 @@ class EpochRecord:
         self, run: RunRecord, batches: Batches, arrays: Callable[[], dict[str, np.ndarray]]
     ) -> None:
         self.run, self.batches, self.arrays = run, batches, arrays
+        self.steps = 0
         self.in_epochs = probe_mode.COPIES > 0 and probe_mode.STEPS == 0
         if self.in_epochs:
             batches.snapshots = probe_mode.Snapshots(self._write, self._weights)
+
+    def fit_begins(self) -> None:
+        """Let `step_end` say when a step is done, instead of the batches that are read."""
+        self.batches.snapshots = None
+
+    def step_end(self) -> None:
+        """Record the weights after a step of `fit` if it is one of the probe's snapshots."""
+        self.steps += 1
+        if self.in_epochs and self.steps in probe_mode.SNAPSHOTS:
+            self._write(self.steps)
 
     def epoch_end(self, epoch: int, metrics: dict[str, float]) -> None:
         """Record the weights, the metrics and the examples of an epoch.
