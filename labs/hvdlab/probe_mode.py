@@ -93,7 +93,7 @@ class Snapshots:
 
     Args:
         write: called with the number of steps done; writes the weights.
-        weights: returns a value that changes when the weights change.
+        weights: returns a value that changes when the weights change; an empty one without a model.
     """
 
     def __init__(self, write: Callable[[int], object], weights: Callable[[], object]) -> None:
@@ -112,7 +112,9 @@ class Snapshots:
         if threading.current_thread() is threading.main_thread():
             if step in SNAPSHOTS:
                 self.write(step)
-        elif step in SNAPSHOTS_OF_THREADS:
+            return
+        self.last = self.last or self.weights()  # before the first step
+        if step in SNAPSHOTS_OF_THREADS:
             self._wait_until_caught_up()
             self.write(step)
 
@@ -123,7 +125,7 @@ class Snapshots:
         while now - began < CATCH_UP_SECONDS:
             weights, now = self.weights(), time.monotonic()
             if weights != seen:
-                # The first change ends a wait of unknown length: for a compilation, or for nothing.
+                # The first change ends a wait of unknown length, for example for a compilation.
                 longest = max(longest, now - changed if seen != self.last else 0.0)
                 seen, changed = weights, now
             elif seen != self.last and now - changed > max(QUIET_SECONDS, 3 * longest):

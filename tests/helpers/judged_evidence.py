@@ -71,8 +71,8 @@ def epochs(only=None, **changes) -> list[EpochEvidence]:
     ]
 
 
-def learned(*others: float, own: float = 0.2) -> list[LearnedClasses]:
-    return [LearnedClasses(learned=own, others=rank) for rank in others or (1.0, 1.0)]
+def learned(*others: float, own: float = 2.0) -> list[LearnedClasses]:
+    return [LearnedClasses(own, rank, rank, test_class=0.1) for rank in others or (1.0, 1.0)]
 
 
 def probed(run: observation.Probe | None = None, **changes) -> ProbeEvidence:

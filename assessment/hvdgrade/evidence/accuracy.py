@@ -102,7 +102,7 @@ def flow(
     says = [logits(arrays, images, True, network).astype(np.float64) for arrays in (before, after)]
     # Weights near the largest float give infinite logits. No training produces such weights.
     if not np.isfinite(says).all():
-        return LearnedClasses(learned=0.0, others=0.0, test_class=1.0)
+        return LearnedClasses(learned=0.0, others=0.0, others_change=0.0)
     then, now = (class_probabilities(each) for each in says)
     own = secrets.classes_of(rank, ranks)
     others = np.setdiff1d(np.arange(CLASSES), [*own, secrets.test_class])

@@ -17,6 +17,7 @@ from hvdgrade.judge.check import Case, Finding, check, last_error, likely, where
 from hvdgrade.judge.run_checks import RECORD_THE_NETWORK
 from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,
+    ROUNDS_OF_FEW_STEPS,
     USUAL_BATCH,
     credible_steps,
     exchange_growth,
@@ -133,7 +134,7 @@ def exchange(case: Case) -> Finding:
     later = range(1, len(epochs)) if len(epochs) > 1 else range(1)
     least = min(later, key=lambda i: rounds[i])
     # With many ranks there are few steps, if the records say so. Without a record the floor holds.
-    few = FEWEST_ROUNDS * 2 * credible_steps(epochs[least], USUAL_BATCH)
+    few = ROUNDS_OF_FEW_STEPS * credible_steps(epochs[least], USUAL_BATCH)
     floor = min(rules.min_exchanges, few) if min(epochs[least].read) else rules.min_exchanges
     needed = max(floor, FEWEST_ROUNDS * steps[least])
     numbers = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}

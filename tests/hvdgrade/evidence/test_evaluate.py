@@ -11,7 +11,13 @@ import pytest
 
 from hvdgrade.evidence import accuracy, evaluate
 from hvdgrade.evidence.accuracy import flow
-from hvdgrade.evidence.compare_ranks import difference, distance, reading
+from hvdgrade.evidence.compare_ranks import (
+    difference,
+    distance,
+    equal_replicas,
+    reading,
+    updates_per_step,
+)
 from hvdgrade.evidence.evidence import LearnedClasses
 from hvdgrade.evidence.hidden_data import HiddenData, for_run
 from hvdgrade.evidence.weights_file import read_weights
@@ -171,17 +177,42 @@ def test_the_distance_is_the_largest_gap_over_the_movement_of_the_first_rank(wei
         elsewhere = weights["conv1.weight"] + np.float32(100 * by)
         return {**weights, "linear.bias": bias, "conv1.weight": elsewhere}
 
-    apart = [[moved(1), moved(1)], [moved(9), moved(50)], [moved(0), moved(0)]]
+    steps = {4: [moved(1), moved(1)], 8: [moved(9), moved(50)]}
     off, exact = [moved(1), moved(3)], [moved(1), moved(1)]
     later, same = [moved(13), moved(50)], [moved(9), moved(50)]
-    assert distance(apart, [off]) == pytest.approx(2 / 8, rel=1e-5)
-    assert distance(apart, [off, same]) == pytest.approx(2 / 8, rel=1e-5)
-    # The rank that differed moves further away.
-    assert distance(apart, [off, later]) == pytest.approx(2 / 8, rel=1e-5)
-    assert distance(apart, [exact, same]) == 0
-    assert distance(apart, [exact, later]) == pytest.approx(4 / 8, rel=1e-5)
-    assert distance(apart, [exact]) == 0
-    assert distance([[moved(1)], [moved(1)]], [[moved(3)]]) == float("inf")
+    for apart in (steps, steps | {5: [moved(7), moved(7)], 23: [moved(0), moved(0)]}):
+        assert distance(apart, {4: off}) == pytest.approx(2 / 8, rel=1e-5)
+        assert distance(apart, {4: off, 8: same}) == pytest.approx(2 / 8, rel=1e-5)
+        # The rank that differed moves further away.
+        assert distance(apart, {4: off, 8: later}) == pytest.approx(2 / 8, rel=1e-5)
+        assert distance(apart, {4: exact, 8: same}) == 0
+        assert distance(apart, {4: exact, 8: later}) == pytest.approx(4 / 8, rel=1e-5)
+        assert distance(apart, {4: exact}) == 0
+    assert distance({4: [moved(1)], 8: [moved(1)]}, {4: [moved(3)]}) == float("inf")
+
+
+def test_finds_the_first_step_and_the_layers_in_which_ranks_differ(weights):
+    other = {**weights, "conv3.weight": 1.5 * weights["conv3.weight"], "norm2.running_mean": 7.0}
+    steps = {4: [weights, weights], 5: [weights, other], 6: [weights, weights]}
+    assert equal_replicas(steps) == {
+        "replicas": pytest.approx(0.5, rel=1e-5),
+        "differing_step": 5,
+        "differing": ["conv3.weight"],
+    }
+    nothing = {"replicas": 0.0, "differing_step": None, "differing": []}
+    assert equal_replicas({4: [weights, weights]}) == nothing
+
+
+def test_counts_the_updates_of_accumulated_gradients(weights):
+    """A script that averages every k-th step changes its weights once in k steps."""
+    for k, expected in ((1, 1.0), (2, 0.5), (4, 0.25)):
+        after = [{**weights, "linear.bias": weights["linear.bias"] + n // k} for n in range(4, 9)]
+        for number, each in enumerate(after):
+            each["norm2.running_mean"] = (
+                weights["norm2.running_mean"] + number
+            )  # changes in each step
+        assert updates_per_step(after) == expected
+    assert updates_per_step(after[:3]) is None
 
 
 def test_flow_is_finite_for_logits_near_the_largest_float(monkeypatch):
@@ -189,7 +220,7 @@ def test_flow_is_finite_for_logits_near_the_largest_float(monkeypatch):
     rng = np.random.default_rng(1)
     says = (3e38 * rng.choice([-1, 1], (100, 10))).astype(np.float32)
     monkeypatch.setattr(accuracy, "logits", lambda *given, **how: says)
-    found = accuracy.flow({}, np.zeros(100), np.arange(100) % 10, 0, 2, HiddenData.draw(1))
+    found = accuracy.flow({}, {}, np.zeros(100), np.arange(100) % 10, 0, 2, HiddenData.draw(1))
     assert np.isfinite([found.learned, found.others]).all()
 
 
@@ -279,8 +310,8 @@ def test_accuracies_use_hidden_images_and_renamed_classes(sample, weights, tmp_p
     assert len(drawn[0] & drawn[1]) < 200
 
 
-def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_path, monkeypatch):
-    """The last of three ranks differs after the first epoch, and all ranks have moved after the second."""
+def test_the_probe_uses_all_steps_and_the_worst_rank(sample, weights, tmp_path, monkeypatch):
+    """The last of three ranks differs after the first steps, and all ranks have moved after the second."""
 
     def saved(name, by):
         moved = {**weights, "linear.bias": weights["linear.bias"] + np.float32(by)}
@@ -288,36 +319,45 @@ def test_the_probe_uses_the_last_epoch_and_the_worst_rank(sample, weights, tmp_p
         return str(tmp_path / name)
 
     runs = {
-        "apart": [
-            [saved("a.npz", 0), saved("b.npz", 0), saved("c.npz", 0.5)],
-            [saved("d.npz", 1), saved("e.npz", 2), saved("f.npz", 3)],
-        ],
-        "together": [[saved("g.npz", 0)] * 3, [saved("h.npz", 1)] * 3],
+        "apart": {
+            "4": [saved("a.npz", 0), saved("b.npz", 0), saved("c.npz", 0.5)],
+            "8": [saved("d.npz", 1), saved("e.npz", 2), saved("f.npz", 3)],
+        },
+        "together": {"4": [saved("g.npz", 0)] * 3, "8": [saved("h.npz", 1)] * 3},
     }
     secrets = HiddenData.draw(1, len(sample.train_labels), len(sample.test_labels))
-    asked, asked_for = [], {"batch_size": 30, **NETWORK}
+    asked = []
 
     def flow(*given):
         asked.append(given)
-        return LearnedClasses(0.0, 0.0, 1.0)
+        return LearnedClasses(0.0, 0.0)
 
     monkeypatch.setattr(evaluate, "flow", flow)
-    answer = evaluate.compare_probe({"probe": runs, **asked_for}, sample, secrets)
-    median = np.median(np.abs(weights["linear.bias"]))  # of the first rank's
-    assert answer["replicas"] == pytest.approx(0.5 / median, rel=1e-5)
-    # After the first epoch the third rank differs by 0.5, and in the second epoch the first rank moves by 1.
+    answer = evaluate.compare_probe({"probe": runs, **NETWORK}, sample, secrets)
+    # After 8 steps the ranks differ by 2, relative to the median or to the weight itself.
+    bias = weights["linear.bias"].astype(np.float64) + 1
+    scale = np.maximum(np.abs(bias), np.median(np.abs(bias)))
+    assert answer["replicas"] == pytest.approx((2 / scale).max(), rel=1e-5)
+    assert (answer["differing_step"], answer["differing"]) == (4, ["linear.bias"])
+    # After 4 steps the third rank differs by 0.5, and until step 8 the first rank moves by 1.
     assert answer["first_distance"] == answer["distance"] == pytest.approx(0.5, rel=1e-5)
-    # After the first epoch no rank differs, and after the second the third rank differs by 2.
-    later = {"apart": runs["apart"], "together": [runs["apart"][0], runs["together"][1]]}
-    answer = evaluate.compare_probe({"probe": later, **asked_for}, sample, secrets)
+    # After 4 steps no rank differs, and after 8 the third rank differs by 2.
+    later = {
+        "apart": runs["apart"],
+        "together": {"4": runs["apart"]["4"], "8": runs["together"]["8"]},
+    }
+    answer = evaluate.compare_probe({"probe": later, **NETWORK}, sample, secrets)
     assert (answer["first_distance"], answer["distance"]) == pytest.approx((0, 2), rel=1e-5)
     del asked[3:]
-    biases = [arrays["linear.bias"] - weights["linear.bias"] for arrays, *_ in asked]
-    np.testing.assert_allclose(biases, [[1.0] * 10, [2.0] * 10, [3.0] * 10], rtol=1e-5)
-    assert [given[3:5] for given in asked] == [(0, 3), (1, 3), (2, 3)]
-    for _, images, labels, *_, given, _ in asked:
+    biases = [
+        [arrays["linear.bias"] - weights["linear.bias"] for arrays in given[:2]] for given in asked
+    ]
+    expected = [[[0.0] * 10, [1.0] * 10], [[0.0] * 10, [2.0] * 10], [[0.5] * 10, [3.0] * 10]]
+    np.testing.assert_allclose(biases, expected, rtol=1e-5, atol=1e-7)
+    assert [given[4:6] for given in asked] == [(0, 3), (1, 3), (2, 3)]
+    for _, _, images, labels, *_, given, _ in asked:
         np.testing.assert_array_equal(given.splits, secrets.splits)
-        shown = secrets.probe[: 4 * 30]  # four steps
+        shown = secrets.probe[:2000]
         np.testing.assert_array_equal(images, sample.train_images[shown])
         np.testing.assert_array_equal(labels, secrets.names[sample.train_labels[shown]])
 
@@ -343,66 +383,79 @@ SECRETS = HiddenData.draw(1)
 
 @pytest.fixture
 def says(monkeypatch):
-    """Return a function that computes `flow` for a rank, by default the first of two, from given logits."""
+    """Return a function that computes `flow` for a rank, by default the first of two, from given logits.
 
-    def found(logits, rank=0, ranks=2):
-        monkeypatch.setattr(accuracy, "logits", lambda *_, **__: logits)
-        return flow({}, np.empty(len(LABELS)), LABELS, rank, ranks, SECRETS)
+    Before, all classes had the same probability, unless `before` has other logits.
+    """
+
+    def found(logits, rank=0, ranks=2, before=None):
+        given = {"before": np.zeros((len(LABELS), 10)) if before is None else before, "now": logits}
+        monkeypatch.setattr(accuracy, "logits", lambda name, *_, **__: given[name])
+        return flow("before", "now", np.empty(len(LABELS)), LABELS, rank, ranks, SECRETS)
 
     return found
 
 
-def of_labels(*ranks, by=1.0):
-    """Return logits that are `by` for the labels of these ranks, and zero otherwise."""
-    logits = np.zeros((len(LABELS), 10))
-    for rank in ranks:
-        logits[np.arange(len(LABELS)), SECRETS.labels_of(rank, 2, LABELS)] += by
-    return logits
+def of_classes(rank=None, by=1.0, test=0.0, ranks=2):
+    """Return logits that are `by` for the classes of a rank or of all, and `test` for the test images."""
+    logits = np.zeros(10)
+    for each in range(ranks) if rank is None else [rank]:
+        logits[SECRETS.classes_of(each, ranks)] = by
+    logits[SECRETS.test_class] = test
+    return np.tile(logits, (len(LABELS), 1))
 
 
-def test_flow_distinguishes_learning_from_both_ranks_from_no_learning(says):
-    """By hand: two classes have e^x and eight have 1, so a class is e^x times as likely with its label."""
-    both = says(of_labels(0, 1, by=0.3))
-    assert both.learned == pytest.approx(0.3)
-    assert both.others == pytest.approx(1, abs=0.02)  # one rank has four classes, the other five
-    nothing = says(of_labels())
-    assert (nothing.learned, nothing.others) == pytest.approx((0, 1))
-    assert says(of_labels(0, 1, by=-0.3)).learned == pytest.approx(-0.3)
-    # One class ahead on all images: the accuracy is that of guessing, and yet it has learned.
-    ahead = of_labels(0, 1, by=0.3) + 5 * (np.arange(10) == 4)
-    assert says(ahead).learned > 0.2
+@pytest.mark.parametrize("by", [1e-4, 0.1, 3.0])
+def test_flow_distinguishes_learning_from_all_ranks_from_learning_from_one(says, by):
+    """A class of which nothing was learned changes like the class that no training image has."""
+    both, one = says(of_classes(by=by)), says(of_classes(0, by=by))
+    for found in (both, one):
+        assert found.learned == pytest.approx(by, rel=1e-6)
+    assert both.others_change == pytest.approx(1) and one.others_change == pytest.approx(
+        0, abs=1e-9
+    )
+    half = says(of_classes(0, by=by) + of_classes(1, by=by / 2))
+    assert half.others_change == pytest.approx(0.5)
+    # The probabilities before do not count.
+    before = np.random.default_rng(1).normal(size=10) * np.ones((len(LABELS), 1))
+    moved = says(before + of_classes(by=by), before=before)
+    assert moved.others_change == pytest.approx(1) and moved.learned == pytest.approx(by, rel=1e-6)
+
+
+def test_flow_of_weights_that_do_not_move_is_nothing(says):
+    found = says(of_classes(by=0.0))
+    assert (found.learned, found.others_change) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 64])
 def test_flow_of_an_even_division_is_the_full_value(says, ranks):
     for rank in range(ranks):
-        assert says(of_labels(), rank, ranks).others == pytest.approx(1)
-        own = np.zeros(10)
-        own[SECRETS.classes_of(rank, ranks)] = np.log(4)  # four times as likely as another class
-        several = np.count_nonzero(own)
+        assert says(of_classes(by=0.0), rank, ranks).others == pytest.approx(1)
+        own = of_classes(rank, np.log(4), ranks=ranks)  # four times as likely as another class
+        several = len(SECRETS.classes_of(rank, ranks))
         # By hand: of nine classes in training sets, what is left to the classes of other ranks.
         part = (9 - several) / (9 - several + 4 * several)
-        found = says(of_labels() + own, rank, ranks).others
-        assert found == pytest.approx(part / (1 - several / 9))
+        found = says(own, rank, ranks)
+        assert found.others == pytest.approx(part / (1 - several / 9))
+        assert found.others_change == pytest.approx(0, abs=1e-9)
 
 
 def test_only_training_on_test_images_makes_their_class_likely(says):
-    likely = np.zeros(10)
-    assert says(of_labels() + likely).test_class == pytest.approx(1)
-    likely[SECRETS.test_class] = np.log(4)
-    assert says(of_labels() + likely).test_class == pytest.approx(10 * 4 / 13)
-    assert says(of_labels() - 50 * (likely > 0)).test_class == pytest.approx(0)
+    assert says(of_classes(by=0.0)).test_class == pytest.approx(1)
+    likely = says(of_classes(by=0.0, test=np.log(4)))
+    assert likely.test_class == pytest.approx(10 * 4 / 13)
+    assert likely.learned == pytest.approx(np.log(4)) and likely.others_change == pytest.approx(1)
+    assert says(of_classes(by=0.0, test=-50)).test_class == pytest.approx(0)
 
 
 def test_flow_is_zero_if_a_rank_learned_only_its_own_labels(says):
-    own = np.where(np.isin(np.arange(10), SECRETS.classes_of(0, 2)), 4.0, 0)
-    found = says(of_labels(0) + own)
-    assert found.learned > 0.5 and found.others < 0.04
+    found = says(of_classes(0, by=6.0))
+    assert found.learned > 0.5 and found.others < 0.04 and abs(found.others_change) < 1e-9
 
 
 @pytest.mark.parametrize("overflow", [np.inf, -np.inf, np.nan])
 def test_weights_whose_logits_overflow_have_learned_nothing(says, overflow):
     """The result must be a number, because JSON has no NaN."""
-    logits = of_labels(0, 1)
+    logits = of_classes()
     logits[7, 3] = overflow
-    assert says(logits) == LearnedClasses(0.0, 0.0, 1.0)
+    assert says(logits) == LearnedClasses(0.0, 0.0, 0.0)

@@ -290,5 +290,7 @@ def test_comparisons_of_finite_weights_are_numbers():
             largest, where = compare_ranks.difference(one, other)
             assert (largest > 0) == bool(where) and not math.isnan(largest)
             for third in networks:
-                apart = compare_ranks.distance([[one, one], [third, third]], [[other, other]])
+                apart = compare_ranks.distance(
+                    {4: [one, one], 8: [third, third]}, {4: [other, other]}
+                )
                 assert apart >= 0, "nan"

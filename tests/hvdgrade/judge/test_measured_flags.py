@@ -41,7 +41,7 @@ def test_flags_an_epoch_that_was_too_fast():
 
 def test_flags_a_network_that_knows_the_class_of_the_test_images():
     given = evidence()
-    for learned, known, kinds in ((0.5, 1.49, []), (0.5, 1.5, ["test images"]), (0.03, 1.5, [])):
-        flow = [LEARNED[0], LearnedClasses(learned, 1.0, known)]
+    for learned, known, kinds in ((0.5, 1.49, []), (0.5, 1.5, ["test images"]), (1e-5, 1.5, [])):
+        flow = [LEARNED[0], LearnedClasses(learned, 1.0, test_class=known)]
         found = measured_flags(replace(given, probe=replace(given.probe, flow=flow)), RULES)
         assert [flag["kind"] for flag in found] == kinds

@@ -13,13 +13,12 @@ from hvdgrade.evidence.evidence import (
 )
 from hvdgrade.judge import parallel_checks, traffic
 from hvdgrade.submission.script_facts import Place, ScriptFacts
+from hvdlab.record import WEIGHTS, is_statistic
 from tests.helpers.judged_evidence import (
-    ROUND,
     RULES,
     STEPS,
     epochs,
     evidence,
-    learned,
     probed,
     run_check,
     run_of_probe,
@@ -29,56 +28,126 @@ from tests.helpers.judged_evidence import (
 )
 
 
-# The graded run has 1 round per step, the probe 4 steps per epoch. The first epoch includes the start.
+def probe_of(apart: float, together: float | None = None, **more) -> observation.Probe:
+    """Return a probe that exchanged so many rounds of gradients per step in its runs, from step 4 to 8."""
+    runs = {"apart": apart, "together": apart if together is None else together}
+    seen = {name: run_of_probe(*[rounds] * 24) for name, rounds in runs.items()}
+    return observation.Probe(seen=seen, **more)
+
+
+# The graded run has 1 round of float32 gradients in each of its 100 steps.
 @pytest.mark.parametrize(
-    "apart, together, distance, words",
+    "apart, found, words",
     [
-        ((9, 8, 8), (9, 8, 8), 1e-7, ""),  # float64: twice as many bytes
-        ((9, 4, 4), (9, 4, 4), 0.06, ""),  # float16, or another network
-        ((9, 13.9, 13.9), (9, 13.9, 13.9), 0.002, ""),
-        ((9, 14.1, 14.1), (9, 14.1, 14.1), 0.002, "they exchange 3.5 times as many bytes"),
-        ((9, 24, 24), (9, 24, 24), 0, "6.0 times as many bytes"),  # recognises the probe
+        (2.0, {"updates": 1.0}, ""),  # float64: twice as many bytes
+        (2.2, {"updates": 1.0}, ""),  # and a few bytes more
+        (0.5, {"updates": 1.0}, ""),  # float16: the graded run has more bytes than it needs
+        (2.0, {"updates": None}, ""),
+        (2.0, {"updates": 1.0, "distance": 0.06}, ""),
+        (0.5, {"updates": 1.0, "distance": 0.39}, ""),  # rounding to 16 bits explains that
+        (0.5, {"updates": 1.0, "distance": 0.41}, "differ by 41.0%"),
         (
-            (9, 1, 1),
-            (9, 1.21, 1.21),
-            1e-7,
-            "with batches 2 times as large the ranks exchange 1.2 times as many bytes",
+            0.5,
+            {"updates": 0.25, "distance": 0.08},
+            "differ by 8.0%",
+        ),  # float64 in every fourth step
+        (2.0, {"updates": 1.0, "distance": 0.08}, "differ by 8.0%"),
+        (
+            2.0,
+            {"replicas": 0.5, "differing_step": 5, "differing": ["conv1.weight", "linear.bias"]},
+            "after step 5 of a short run, the ranks have different weights (conv1.weight, linear.bias)",
         ),
-        ((9, 1, 1.2), (9, 1.0, 1.4), 1e-7, ""),  # bytes of one epoch were counted in another
-        # The counter was read late, as observed once with a correct script.
-        ((9, 3.63, 3.63), (9, 4.01, 4.01), 0.004, ""),
-        ((9,), (9,), 0.002, ""),  # nothing to count
     ],
 )
-def test_compares_the_exchange_of_run_and_probe(apart, together, distance, words):
-    runs = {"apart": run_of_probe(*apart), "together": run_of_probe(*together)}
-    result = verdict(probe_=observation.Probe(seen=runs), distance=distance)
+def test_ranks_must_train_like_a_single_process(apart, found, words):
+    result = verdict(probe_=probe_of(apart), **found)
     (check,) = [check for check in result.checks if check.id == "equivalence"]
-    assert check.state == ("fail" if words else "pass")
-    assert words in check.rationale
+    assert check.state == ("fail" if words else "pass") and words in check.rationale
+
+
+@pytest.mark.parametrize(
+    "rounds, apart, updates, bits, state",
+    [
+        (100, 2.0, 1.0, 64, "pass"),
+        (91, 2.0, 1.0, 64, "pass"),
+        (89, 2.0, 1.0, 64, "fail"),  # the probe averages in each step
+        (50, 0.5, 1.0, 64, "pass"),  # float16
+        (44, 0.5, 1.0, 64, "fail"),
+        (50, 1.0, 0.5, 64, "pass"),  # accumulated over two steps
+        (25, 0.5, 0.25, 64, "pass"),  # over four steps
+        (22, 0.5, 0.25, 64, "fail"),
+        (17, 0.34, 0.17, 64, "pass"),  # over six steps: fails because of FEWEST_UPDATES, see below
+        (50, 0.5, 1.0, 32, "pass"),  # float16 in a probe in float32
+        (100, 1.0, 1.0, 32, "pass"),
+        (50, 1.0, 1.0, 32, "fail"),
+        (100, 1.0, 1.0, 64, "pass"),  # declared as MPI.FLOAT
+        (100, 2.0, None, 64, "pass"),
+        (60, 2.0, None, 64, "fail"),
+        (25, 0.5, None, 64, "pass"),  # float16, or accumulated over four steps
+    ],
+)
+def test_the_graded_run_exchanges_as_often_as_the_probe(rounds, apart, updates, bits, state):
+    found = probed(probe_of(apart, bits=bits), updates=updates)
+    given = evidence(seen(rounds=rounds), probe=found)
+    short = traffic.shortage(given, RULES)
+    assert (short is None) == (state == "pass")
+    assert run_check("equivalence", given).state == state
+
+
+def test_reports_the_rounds_that_are_missing():
+    given = evidence(seen(rounds=17), probe=probed(probe_of(2.0), updates=1.0))
+    check = run_check("equivalence", given)
+    assert (
+        "only 17.0 rounds of all gradients in the 100 steps of epoch 1. With the numbers that the script "
+        "sends, at least 22.5 are needed" in check.rationale
+    )
 
 
 def test_the_exchange_may_decrease_from_epoch_to_epoch():
-    """A batch may grow by accumulation of gradients. Its first epochs are as in the probe."""
-    run = seen()
-    for one in run.weights:
-        one.bytes_on_wire = int((1.0, 2.0, 2.1)[one.epoch] * STEPS * ROUND)
-    runs = dict.fromkeys(("apart", "together"), run_of_probe(9, 8, 8))
-    probe = observation.Probe(seen=runs)
-    assert traffic.exchange_drop(run, epochs(), probe, RULES) == 2.0
-    less = dataclasses.replace(run, weights=seen(rounds=None).weights)
-    assert traffic.exchange_drop(less, epochs(), probe, RULES) is None
+    """A batch may grow by accumulation of gradients, over at most four steps."""
+    three = [dataclasses.replace(epochs()[0], epoch=epoch) for epoch in range(3)]
+    for rounds, short in (((100, 100, 25), False), ((100, 100, 22), True), ((100, 50, 25), True)):
+        run = run_of_probe(*rounds)
+        given = evidence(run, three, probe=probed(probe_of(2.0), updates=1.0))
+        assert (traffic.shortage(given, RULES) is not None) is short
+    unknown = evidence(seen(rounds=None), probe=probed(probe_of(2.0), updates=1.0))
+    assert traffic.shortage(unknown, RULES) is None
+
+
+@pytest.mark.parametrize("steps, needed", [(400, 90), (100, 22.5), (7, 0.9), (6, 0.9), (None, 0.9)])
+def test_a_claim_of_few_steps_does_not_lower_the_exchange_below_that_of_large_batches(
+    steps, needed
+):
+    """25,000 images in batches of 4,096 are seven steps."""
+    given = evidence(
+        seen(rounds=0.5), epochs(steps=steps), probe=probed(probe_of(2.0), updates=1.0)
+    )
+    assert traffic.shortage(given, RULES).needed == pytest.approx(needed)
+
+
+@pytest.mark.parametrize("together, state", [(1.0, "pass"), (1.19, "pass"), (1.21, "fail")])
+def test_the_exchange_must_not_grow_with_the_batch(together, state):
+    check = run_check("equivalence", evidence(probe=probed(probe_of(1.0, together))))
+    assert check.state == state
+    growth = "with batches 2 times as large the ranks exchange 1.2 times as many bytes"
+    assert (growth in check.rationale) is (state == "fail")
 
 
 @pytest.mark.parametrize(
-    "steps, drop", [(400, 64), (100, 16), (7, 1.12), (6, 0.977), (None, 0.977)]
+    "differing, words",
+    [
+        (
+            ["norm4.weight", "norm4.bias"],
+            "the gradients of norm4.weight, norm4.bias are not averaged",
+        ),
+        (None, "the script averages weights now and then"),
+    ],
 )
-def test_a_claim_of_few_steps_does_not_raise_the_exchange_per_step(steps, drop):
-    """The run averages weights 12.5 times in an epoch of 25,000 images; the probe averages gradients."""
-    runs = dict.fromkeys(("apart", "together"), run_of_probe(8, 8, 8))
-    probe = observation.Probe(seen=runs)
-    found = traffic.exchange_drop(seen(rounds=12.5), epochs(steps=steps), probe, RULES)
-    assert found == pytest.approx(drop, rel=0.01)
+def test_names_the_layers_whose_gradients_are_not_averaged(differing, words):
+    if differing is None:
+        differing = [name for name in WEIGHTS if not is_statistic(name)]
+    found = probed(probe_of(2.0), replicas=0.3, differing_step=4, differing=differing)
+    assert words in run_check("equivalence", evidence(probe=found)).help
 
 
 @pytest.mark.parametrize(
@@ -135,8 +204,8 @@ def test_an_all_reduce_is_one_round_for_any_number_of_ranks(ranks):
     [
         (100, "pass"),
         (50, "pass"),  # half the bytes: gradients in float16
-        (6, "pass"),  # gradients are accumulated over 16 steps
-        (2.9, "fail"),  # 3 % of 100 steps
+        (12.5, "pass"),  # the same, accumulated over four steps
+        (11, "fail"),
         (1, "fail"),  # weights averaged once an epoch
         (0, "fail"),
     ],
@@ -166,6 +235,7 @@ def test_the_exchange_check_uses_the_epoch_with_the_least_bytes(rounds, state):
     "read, steps, rounds, state",
     [
         (782, 9, 2, "pass"),  # 64 ranks: accumulated over four steps of 96 images each
+        (782, 9, 1, "fail"),
         (782, 4, 4, "pass"),
         (782, 4, 2, "pass"),  # in float16
         # Accumulated over four steps, or weights averaged: the probe distinguishes them.
@@ -175,7 +245,8 @@ def test_the_exchange_check_uses_the_epoch_with_the_least_bytes(rounds, state):
         (782, 1, 0.25, "fail"),  # less than two steps of 512 images
         (782, 0, 0.25, "fail"),
         (782, 0, 0, "fail"),
-        (25_000, 24, 2.6, "pass"),
+        (25_000, 24, 2.8, "pass"),
+        (25_000, 24, 2.6, "fail"),
         (25_000, 24, 1, "fail"),  # weights averaged once an epoch
         (25_000, 13, 2.4, "fail"),
         (25_000, 4, 4, "pass"),
@@ -183,6 +254,9 @@ def test_the_exchange_check_uses_the_epoch_with_the_least_bytes(rounds, state):
         (25_000, 1, 1, "fail"),
         (25_000, 0, 0, "fail"),
         (1_500, 0, 0, "fail"),
+        (0, 0, 0, "fail"),  # no record of what was read: the floor holds
+        (0, 0, 2.4, "fail"),
+        (0, 0, 2.6, "pass"),
     ],
 )
 def test_few_steps_need_few_rounds(read, steps, rounds, state):
@@ -214,20 +288,19 @@ def test_skips_the_exchange_check_without_byte_counts():
 @pytest.mark.parametrize(
     "found, failed",
     [
-        ({"flow": learned(0.41, 0.41)}, None),
-        ({"flow": learned(0.39, 0.39)}, "flow"),
-        ({"flow": learned(1.0, 0.01)}, "flow"),  # one rank only
-        ({"flow": learned(0.01, 1.0)}, "flow"),
-        ({"flow": [LearnedClasses(x, 1.0) for x in (0.001, 0.07)]}, "flow"),  # 0.0355 each
-        ({"flow": learned(own=0.039)}, "flow"),  # nothing was learned: nothing is shown
-        ({"flow": [LearnedClasses(x, 1.0) for x in (0.01, 0.08)]}, None),
-        # The Keras solution, as measured: it tells images hardly apart, but no rank was shown one class.
-        ({"flow": [LearnedClasses(x, 1.0, 0.03) for x in (0.077, -0.014)]}, None),
-        ({"flow": [LearnedClasses(0.03, 1.0, x) for x in (0.24, 0.25)]}, None),
-        ({"flow": [LearnedClasses(0.03, 1.0, x) for x in (0.24, 0.26)]}, "flow"),
-        ({"flow": [LearnedClasses(0.03, x, 0.03) for x in (0.39, 1.0)]}, "flow"),
+        # The class that no rank was shown is unlikely: the probabilities tell.
+        ({"flow": [LearnedClasses(3.0, x, 0.0, 0.02) for x in (0.41, 1.0)]}, None),
+        ({"flow": [LearnedClasses(3.0, x, 1.0, 0.25) for x in (0.39, 1.0)]}, "flow"),
+        ({"flow": [LearnedClasses(3.0, x, 1.0, 0.25) for x in (1.0, 0.01)]}, "flow"),
+        # It is not, as in a warmup: the changes tell.
+        ({"flow": [LearnedClasses(2e-4, 1.0, x, 0.99) for x in (0.41, 1.0)]}, None),
+        ({"flow": [LearnedClasses(2e-4, 1.0, x, 0.99) for x in (1.0, 0.39)]}, "flow"),
+        ({"flow": [LearnedClasses(x, 1.0, 1.0, 0.99) for x in (2e-4, 0.9e-4)]}, "flow"),
+        ({"flow": [LearnedClasses(x, 1.0, 0.0, 0.2) for x in (2e-4, 0.9e-4)]}, None),
         ({"distance": 0.069}, None),
         ({"distance": 0.071}, "equivalence"),
+        ({"replicas": 1.1e-5, "differing_step": 4, "differing": ["linear.bias"]}, "equivalence"),
+        ({"replicas": 0.9e-5}, None),
     ],
 )
 def test_the_probe_has_two_limits(found, failed):
@@ -235,22 +308,6 @@ def test_the_probe_has_two_limits(found, failed):
     assert [id for id, state in states(result).items() if state != "pass"] == [failed] * bool(
         failed
     )
-
-
-@pytest.mark.parametrize(
-    "ranks, own, state",
-    [
-        (2, 0.039, "fail"),
-        (4, 0.039, "fail"),
-        (5, 0.021, "pass"),
-        (8, 0.019, "fail"),
-        (64, 0.004, "pass"),
-    ],
-)
-def test_the_flow_limit_allows_for_classes_that_several_ranks_have(ranks, own, state):
-    run = observation.Observation(ranks)
-    found = probed(flow=[LearnedClasses(own, 1.0)] * ranks)
-    assert run_check("flow", evidence(run, probe=found)).state == state
 
 
 def test_a_failed_probe_fails_with_its_error():

@@ -50,14 +50,14 @@ def test_advises_batches_epoch_if_every_epoch_reads_epoch_0():
         assert ("reads the same epoch again" in checked["steps"].help) == told
 
 
-def test_a_script_that_does_not_read_from_batches_loses_the_points_of_one_check():
+def test_a_script_that_does_not_read_from_batches_loses_the_points_of_all_checks_that_need_them():
     """The grader cannot judge which images its ranks read, and the probe works only with `Batches`."""
     given = evidence(epochs_=epochs(read=[0, 0], coverage=0.0))
     done = before_probing(given, RULES, 30.0)
     assert not worth_probing(done, given)
     result = judge(given, RULES, 30.0, done)
     assert {id for id, state in states(result).items() if state == "fail"} == {"steps"}
-    assert (result.verdict, result.score, result.max_score) == ("fail", 65, 70)
+    assert (result.verdict, result.score, result.max_score) == ("fail", 65, 100)
     help = {check.id: check.help for check in result.checks}["steps"]
     assert help.startswith(
         "Likely causes: (1) batches.epoch(epoch) and recorder.epoch_end(epoch) are"
