@@ -3,7 +3,8 @@
 import pytest
 
 from hvdgrade.judge import timeline
-from tests.helpers.judged_evidence import RULES, entry, epochs, states, verdict
+from hvdgrade.judge.verdict import Judgement, judge
+from tests.helpers.judged_evidence import RULES, entry, epochs, evidence, seen, states, verdict
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,26 @@ def test_advice_distinguishes_too_slow_from_too_inaccurate():
     assert "ended 10 s before the end of the budget, and an epoch takes 10 s" in enough
     assert "learning rate does not suit" in help(31.0, None, train_accuracy=0.6)
     assert "not stable" in help(31.0, 1, train_accuracy=0.6)  # the first epoch is good
+
+
+def serial(**unmeasured) -> Judgement:
+    """Judge a run of two copies of a serial script, which send no message and reach the target in time."""
+    copies = evidence(
+        seen(**{"rounds": 0, **unmeasured}), epochs(read=[0, 0], coverage=0.0), imports=("torch",)
+    )
+    return judge(copies, RULES, 30.0)
+
+
+def test_a_serial_script_earns_at_most_forty_per_cent():
+    result = serial()
+    assert states(result)["exchange"] == "fail" and states(result)["targets"] == "skipped"
+    assert result.max_score == 100 and result.score <= 40
+    # Where bytes cannot be counted, the probe must show that the ranks train together.
+    unmeasured = serial(rounds=None)
+    assert states(unmeasured)["exchange"] == states(unmeasured)["targets"] == "skipped"
+    assert unmeasured.max_score == 90 and unmeasured.score <= 0.4 * 90
+
+
+def test_a_run_that_is_too_slow_loses_only_the_points_of_the_target():
+    late = verdict(seen(seconds=90.0, stop_cause="timeout"), budget=10.0)
+    assert [id for id, state in states(late).items() if state != "pass"] == ["targets"]

@@ -683,3 +683,35 @@ def test_a_data_loader_does_not_make_its_rank_a_launcher(outer_tier, tmp_path):
     with SandboxedRun(WITH_A_WORKER.encode(), 2, rank_data(tmp_path), tier=outer_tier) as running:
         seen = observe(running, tmp_path, limit=60, stall=30)
     assert seen.stop_cause == "ended", seen.output
+
+
+SLOW_EPOCHS = """
+import os, time
+from pathlib import Path
+folder = Path(os.environ["HVDLAB_RUN_DIR"], f"rank-{os.environ['OMPI_COMM_WORLD_RANK']}")
+folder.mkdir()
+for epoch in range({epochs}):
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        pass
+    (folder / f"epoch-{{epoch:03d}}.npz").write_bytes(b"x")
+while True:
+    pass
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs, extended", [(2, 120), (0, 3)])
+def test_a_run_that_recorded_too_little_goes_on_after_its_limit(
+    outer_tier, tmp_path, epochs, extended
+):
+    """Two epochs arrive after the limit, or none before the extended one. The script never ends."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "evidence").mkdir()
+    script = SLOW_EPOCHS.format(epochs=epochs)
+    with SandboxedRun(script.encode(), 2, tmp_path, tier=outer_tier) as running:
+        limits = {"limit": 1, "least": 2, "extended": extended}
+        seen = observe(running, tmp_path / "evidence", stall=60, **limits)
+    assert seen.stop_cause == "timeout"
+    assert [len(seen.of(rank)) for rank in range(2)] == [epochs] * 2
