@@ -157,7 +157,7 @@ def test_a_result_for_standard_output_is_added_to_what_is_there(tmp_path):
 
 def test_progress_that_cannot_be_told_ends_no_grading(tmp_path):
     (tmp_path / "assessment.py").write_text("no Python")
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         answer = subprocess.run(
             [sys.executable, "-m", "hvdgrade.cli", "run", tmp_path, "--progress", "/dev/full"],
             stdout=subprocess.PIPE, stderr=full, text=True, timeout=60,
@@ -253,7 +253,7 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
     (tmp_path / "assessment.py").write_text("no Python")
     files = tmp_path / "r.json", tmp_path / "r.html"
     command = ["run", tmp_path, "--json", files[0], "--html", files[1]]
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         answer = subprocess.run(
             [sys.executable, "-m", "hvdgrade.cli", *command], stdout=full, timeout=60
         )
