@@ -1,12 +1,12 @@
 """Check the arguments of `hvdgrade batch` before anything is graded."""
 
 import argparse
-import os
 import secrets
 
 from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch.layout import FOLDERS, Settings
 from hvdgrade.sandbox import tiers
+from hvdlab.arguments import obstacle
 from hvdlab.system.rank_limit import too_many_ranks
 
 
@@ -39,9 +39,8 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
                 f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
             )
     rules = profiles.load(args.profile)
-    exists = next(place for place in (out, *out.parents) if os.path.lexists(place))
-    if not os.path.isdir(exists) or not os.access(exists, os.W_OK | os.X_OK):
-        raise Refused(f"--out {args.out} cannot be created or written: check {exists}.")
+    if place := obstacle(out):
+        raise Refused(f"--out {args.out} cannot be created or written: check {place}.")
     if args.np > rules.max_ranks:
         raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
     # With Slurm, the ranks run on other machines.
