@@ -5,10 +5,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 
+from hvdgrade.judge.check import last_error
 from hvdgrade.output.text import plain
 from hvdgrade.report.wording import items, part
 
-ERROR_IN_HELP = re.compile(r"rank \d+ says: .*")
+ERROR_IN_HELP = re.compile(r"rank \d+ says: .+?(?=\. Likely causes: | More: |\Z)")
 # The tag of mpirun, and that of torch.distributed.
 TAG = re.compile(r"\[\d+,(\d+)\]<stderr>: ?(?:\[rank\d+\]: ?)?")
 LINE_CHARACTERS = 300
@@ -63,13 +64,27 @@ def error_line(document: dict) -> str:
     Args:
         document: the result, as in the JSON file.
     """
-    for check in items(document, "checks"):
-        if check.get("state") == "fail" and (found := ERROR_IN_HELP.search(str(check.get("help")))):
-            return plain(found[0])
-    if part(document, "resources").get("stop_cause") not in CRASHES:
-        return ""
-    for line in reversed(str(document.get("output") or "").splitlines()):
+    output = str(document.get("output") or "")
+    if part(document, "resources").get("stop_cause") in CRASHES:
+        return plain(last_error(output) or last_of_stderr(output))
+    # The output of the probe is not in the result, but its error is in the help of the check that failed.
+    helps = (
+        str(check.get("help"))
+        for check in items(document, "checks")
+        if check.get("state") == "fail"
+    )
+    found = filter(None, map(ERROR_IN_HELP.search, helps))
+    return next((plain(error[0]) for error in found), "")
+
+
+def last_of_stderr(output: str) -> str:
+    """Return the last line that a rank wrote to standard error, with the rank; "" if there is none.
+
+    Args:
+        output: what mpirun printed.
+    """
+    for line in reversed(output.splitlines()):
         tag = TAG.match(line)
         if tag and (text := line[tag.end() :].strip()):
-            return plain(f"rank {tag[1]} says: {text[:LINE_CHARACTERS]}")
+            return f"rank {tag[1]} says: {text[:LINE_CHARACTERS]}"
     return ""

@@ -528,10 +528,23 @@ def test_names_that_differ_get_no_remark():
     assert ", files " not in Page(class_page(a_class())).text
 
 
+TRACE = "".join(
+    f"[1,1]<stderr>: {line}\n"
+    for line in ("Traceback (most recent call last):", '  File "assessment.py"', "ValueError: <b>")
+)
+
+
 @pytest.mark.parametrize(
     "cause, help, output, shown",
     [
-        ("crashed", "rank 1 says: ValueError: <b>", "", "rank 1 says: ValueError: <b>"),
+        ("crashed", "", TRACE + "[1,1]<stderr>: a later word\n", "rank 1 says: ValueError: <b>"),
+        (
+            "ended",
+            "rank 1 says: KeyError: 'a. b'. Likely causes: (1) x. More: y",
+            "",
+            "rank 1 says: KeyError: 'a. b'",
+        ),
+        ("ended", "rank 1 says: KeyError: 3. More: y", "", "rank 1 says: KeyError: 3."),
         ("crashed", "run it", "[1,0]<stderr>: no data\n\n--- mpirun ---\n", "rank 0 says: no data"),
         ("killed", "", "[1,2]<stderr>:abort\n[1,0]<stdout>: epoch 1\n", "rank 2 says: abort"),
         ("crashed", "", "[1,0]<stderr>: [rank0]: boom\u202e", "rank 0 says: boom\ufffd"),
