@@ -195,8 +195,8 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
         interruptible timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
             -c $pins -e "${ours[@]}" 2> "$pip_log"
     }
-    # What pip reported, without its remarks, which say nothing about the cause and come last.
-    pip_says() { grep -vE '^[[:space:]]*(note|hint):|^\[notice\]|\[end of output\]|^[[:space:]]*$' "$pip_log"; }
+    # What pip reported, without the remarks that come last and say nothing about the cause.
+    pip_says() { grep -vE '^[[:space:]]*((note|hint):|error: subprocess-exited)|^\[notice\]|\[end of output\]|^[[:space:]]*$' "$pip_log"; }
     installed=yes
     install || installed=
     if [ ! "$installed" ] && [ "$base" ] && grep -q ResolutionImpossible "$pip_log"; then

@@ -136,10 +136,11 @@ def maximum(head: list[str], rows: list[list[str]], at: int) -> float:
             assignment uses a scale.
     """
     beside = "".join(head[at + 1 : at + 2])
-    if MAXIMUM in head and beside != MAXIMUM:
-        grade = head[head.index(MAXIMUM) - 1]
+    is_left_of_grade = any(re.fullmatch(r"[0-9.,]+", "".join(row[at + 2 : at + 3])) for row in rows)
+    if (MAXIMUM in head and beside != MAXIMUM) or is_left_of_grade:
         raise CannotExport(
-            f"the column '{head[at]}' does not contain the grades: leave out --column, or name '{grade}'."
+            f"the column '{head[at]}' does not contain the grades: name the column to the left of the "
+            "maximum grade with --column."
         )
     cells = {"".join(row[at + 1 : at + 2]).strip() for row in rows}
     if len(cells) > 1:

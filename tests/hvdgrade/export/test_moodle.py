@@ -110,8 +110,8 @@ def test_a_worksheet_in_another_language_needs_the_name_of_the_column():
 
 @pytest.mark.parametrize("head", [ENGLISH, GERMAN])
 def test_a_column_that_does_not_hold_the_grades_is_never_filled(head):
-    people = [(*PEOPLE[0][:3], "40.00"), (*PEOPLE[1][:3], "41.00")]
-    before = worksheet(*people, head=head)
+    # The same grade for all, so that it looks like a maximum.
+    before = worksheet(*((*person[:3], "40.00") for person in PEOPLE), head=head)
     for column in set(head) - {"Grade", "Bewertung"}:
         with pytest.raises(CannotExport):
             moodle.fill(before, [of(ADA)], column, overwrite=True)
