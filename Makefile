@@ -63,7 +63,7 @@ bench: setup ## measure this machine next to peers: throughput, optimizers, ghos
 	    .venv/bin/hvdlab bench $$what --json runs/bench/$$what.json || exit 1; done
 
 gpu: setup ## check and measure the GPUs of this machine in at most 9 minutes; one report in runs/gpu
-	@.venv/bin/hvdlab gpu --out runs/gpu
+	@.venv/bin/hvdlab gpu --yes --out runs/gpu
 
 check: setup ## lint, formatting, and whether the notebooks are what their sources give
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/python notebooks/build.py --check

@@ -49,4 +49,4 @@ def pins(ours: str, base: dict[str, str]) -> list[str]:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("base_pins: name one file with our constraints, such as docker/constraints.txt.")
-    print("\n".join(pins(Path(sys.argv[1]).read_text(), shipped())))
+    print("\n".join(pins(Path(sys.argv[1]).read_text(encoding="utf-8"), shipped())))

@@ -24,7 +24,8 @@ def main(base_python: str) -> None:
             function = point.attr.partition(".")[0]
             (here / point.name).write_text(
                 f"#!{sys.executable}\nimport sys\nfrom {point.module} import {function}\n"
-                f"sys.exit({point.attr}())\n"
+                f"sys.exit({point.attr}())\n",
+                encoding="utf-8",
             )
             (here / point.name).chmod(0o755)
     for name in COMPILED:

@@ -195,6 +195,8 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
         interruptible timeout 3600 $venv/bin/pip install --quiet --disable-pip-version-check --progress-bar off \
             -c $pins -e "${ours[@]}" 2> "$pip_log"
     }
+    # What pip reported, without the remarks that come last and say nothing about the cause.
+    pip_says() { grep -vE '^[[:space:]]*((note|hint):|error: subprocess-exited)|^\[notice\]|\[end of output\]|^[[:space:]]*$' "$pip_log"; }
     installed=yes
     install || installed=
     if [ ! "$installed" ] && [ "$base" ] && grep -q ResolutionImpossible "$pip_log"; then
@@ -204,9 +206,9 @@ print(runpy.run_path(u.find_spec("torch").submodule_search_locations[0] + "/vers
     fi
     if [ ! "$installed" ]; then
         if grep -qiE 'connection|failed to resolve|name resolution|timed out|network is unreachable|No matching distribution found for (setuptools|wheel|numpy)' "$pip_log"; then
-            stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it continues where it stopped. pip reported: $(grep -iE 'error|warning' "$pip_log" | tail -n 1)"
+            stop "the package index cannot be reached: check the network (or pip's proxy settings) and run 'make setup' again; it continues where it stopped. pip reported: $(pip_says | grep -iE 'error|warning' | tail -n 1 | sed 's/^ *//')"
         fi
-        grep -v '^WARNING' "$pip_log" | tail -n 15 >&2
+        pip_says | grep -v '^WARNING' | tail -n 15 >&2 || true
         stop "pip could not install the packages pinned in $pins; its message is above."
     fi
     [ -z "$base" ] || $venv/bin/python docker/base_programs.py "$base"

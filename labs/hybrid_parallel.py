@@ -126,7 +126,7 @@ def main():
         if dist.get_rank() == 0:
             print(line(results[-1]), flush=True)
     if dist.get_rank() == 0 and args.output:
-        args.output.write_text(json.dumps(results))
+        args.output.write_text(json.dumps(results), encoding="utf-8")
     dist.destroy_process_group()
 
 

@@ -111,7 +111,7 @@ def _with_config(arguments):
     if not (path := config.parse_known_args(arguments)[0].config):
         return arguments
     try:
-        settings = yaml.safe_load(path.read_text())
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         came = getattr(error, "strerror", None) or "no YAML"
         raise SystemExit(f"language_model.py: --config {path}: {came}") from None
@@ -317,7 +317,7 @@ def checkpoint_folder(name):
 
 
 def write(path, rows):
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)

@@ -159,7 +159,7 @@ def make_state(optimizer, folder):
 def anonymous():
     """Return the bytes of this process's anonymous memory (RssAnon); 0 if the kernel does not report it."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))

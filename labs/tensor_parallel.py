@@ -250,7 +250,7 @@ def main():
                 flush=True,
             )
     if first and args.save:
-        args.save.write_text(json.dumps(results))
+        args.save.write_text(json.dumps(results), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

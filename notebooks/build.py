@@ -162,7 +162,7 @@ def main() -> int:
     wrong = [
         path
         for path, text in wanted.items()
-        if path not in present or (NOTEBOOKS / path).read_text() != text
+        if path not in present or (NOTEBOOKS / path).read_text(encoding="utf-8") != text
     ]
     stale = present - wanted.keys()
     if check:

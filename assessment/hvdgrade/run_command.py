@@ -16,6 +16,7 @@ from hvdgrade.output.console import Terminal
 from hvdgrade.report import terminal
 from hvdgrade.sandbox import tiers
 from hvdlab.arguments import positive
+from hvdlab.system.rank_limit import too_many_ranks
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)
 SHOWN_EPOCHS, SHOWN_NUMBERS = (
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--progress", type=Path, metavar="FILE", help="append a JSON line per event to FILE"
     )
     parser.add_argument(
+        "--force", action="store_true", help="start more ranks than this machine has room for"
+    )
+    parser.add_argument(
         "--require-sandbox",
         choices=tiers.TIERS,
         metavar="TIER",
@@ -68,6 +72,9 @@ def run(args: argparse.Namespace) -> int:
         return NOT_GRADABLE
     try:
         rules = profiles.load(args.profile)
+        if args.np <= rules.max_ranks and not args.force and (sentence := too_many_ranks(args.np)):
+            print(f"hvdgrade: {sentence}", file=sys.stderr)
+            return NOT_GRADABLE
         with Progress(args.progress) as tell:
             document = grade(args.path, args.np, rules, tell, args.require_sandbox)
             code = exit_code(document)

@@ -12,6 +12,7 @@ exit code 2.
 from __future__ import annotations  # because `hvdlab doctor` also starts with Python 3.8
 
 import math
+import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -78,18 +79,30 @@ def file_to_write(text: str) -> Path:
 
 
 def folder_to_write(text: str) -> str:
-    """Return the path of a folder, which is made now if it does not exist.
+    """Return the path of a folder that a script will make or write to.
 
-    It is made now, so that a typing error does not cost hours of training.
+    The path is checked now, so that a typing error does not cost hours of training. The folder is not made,
+    because another argument may be wrong.
 
     Args:
         text: from the command line.
 
     Raises:
-        ArgumentTypeError: the folder cannot be made.
+        ArgumentTypeError: the folder cannot be made or written to.
     """
-    try:
-        Path(text).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentTypeError(f"expected a folder, got {text} ({error.strerror})") from None
+    if place := obstacle(Path(text)):
+        raise ArgumentTypeError(
+            f"expected a folder, got {text}: {place} is no folder, or is read-only"
+        )
     return text
+
+
+def obstacle(folder: Path) -> Path | None:
+    """Return the file or folder because of which a folder cannot be made or written to, or None.
+
+    Args:
+        folder: the folder, which need not exist.
+    """
+    folder = Path(os.path.abspath(folder))
+    place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    return None if place.is_dir() and os.access(place, os.W_OK | os.X_OK) else place

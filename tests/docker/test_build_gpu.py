@@ -38,7 +38,7 @@ NAMED = ("HOROVOD_CUDA_HOME", "CUDA_HOME", "HOROVOD_NCCL_HOME", "NCCL_HOME", cud
 
 def program(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)
     return path
 

@@ -325,6 +325,7 @@ def test_reports_a_missing_network(checkout):
     answer = setup(checkout, TORCH_INDEX="", **NO_NETWORK)
     said = sentence(answer)
     assert "the package index cannot be reached" in said and "run 'make setup' again" in said
+    assert re.search(r"pip reported: ERROR: \S.*\Z", said), said  # and not pip's last remark
     assert not (checkout / ".venv" / ".packages").exists()  # so the next set-up repeats this step
 
 

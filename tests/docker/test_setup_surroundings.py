@@ -51,7 +51,7 @@ def sentence(answer: subprocess.CompletedProcess) -> str:
 
 def program(path: Path, text: str) -> str:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)
     return str(path)
 

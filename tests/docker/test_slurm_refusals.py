@@ -97,7 +97,9 @@ def test_only_a_job_with_checkpoints_is_queued_again(tmp_path, arguments, variab
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal, according to the kernel."""
-    (mask,) = re.findall(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    (mask,) = re.findall(
+        r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.M
+    )
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 

@@ -128,7 +128,10 @@ def built(folder: Path, context: Path, **arguments: str) -> Iterator[Image]:
         history = json.dumps(about["history"])
         yield Image(folder, log, seconds, listed["size"], about["config"], history)
     finally:
-        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        mounted = [
+            line.split()[1]
+            for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+        ]
         inside = [path for path in mounted if path.startswith(str(folder))]
         # First, because otherwise files of the machine would be removed through the mounts.
         for path in reversed(inside):

@@ -80,9 +80,9 @@ def end(process: psutil.Popen):
 def wait_for_token(process: psutil.Popen, log: Path, seconds=180) -> str:
     """Return the token from the address that a server prints. The server listens only some time later."""
     deadline = time.monotonic() + seconds
-    while not (found := re.search(r"http://\S+[?&]token=(\w+)", log.read_text())):
+    while not (found := re.search(r"http://\S+[?&]token=(\w+)", log.read_text(encoding="utf-8"))):
         assert process.poll() is None and time.monotonic() < deadline, (
-            f"no address with a token within {seconds} s:\n{log.read_text()[-3000:]}"
+            f"no address with a token within {seconds} s:\n{log.read_text(encoding='utf-8')[-3000:]}"
         )
         time.sleep(0.2)
     return found.group(1)
@@ -95,6 +95,6 @@ def wait_for_answer(address: str, token: str, process: psutil.Popen, log: Path, 
             return urllib.request.urlopen(f"{address}/api/status?token={token}", timeout=5).close()
         except OSError:
             assert process.poll() is None and time.monotonic() < deadline, (
-                f"Jupyter did not start within {seconds} s:\n{log.read_text()[-3000:]}"
+                f"Jupyter did not start within {seconds} s:\n{log.read_text(encoding='utf-8')[-3000:]}"
             )
             time.sleep(0.2)

@@ -178,6 +178,26 @@ DOWNLOADS = {
         {"ada@uni.edu": QUICK},
         {"o'neil": "it is a notebook (ps1/lab.ipynb)"},
     ),
+    "classroom50": Download(
+        "Classroom 50",
+        {
+            "cs-50-hw-1-ada/.git/HEAD": "",
+            "cs-50-hw-1-ada/assessment.py": QUICK,
+            "cs-50-hw-1-ada/.classroom50.yaml": 'classroom: "cs-50"\nassignment: "hw-1"\n',
+            "cs-50-hw-1-bob-1/.git/HEAD": "",
+            "cs-50-hw-1-bob-1/result.json": "{}",
+            "cs-50-hw-1-1-ada/.git/HEAD": "",  # his login ends like another's
+            "cs-50-hw-1-left-early/.git/HEAD": "",  # not in scores.csv
+            "scores.csv": "username,first_name,last_name,email,section,score,max_score,submission_tag\n"
+            "Ada,Ada,Lovelace,ada@uni.edu,,1,2,submit/1\nAda,Ada,Lovelace,ada@uni.edu,,2,2,submit/2\n"
+            "bob-1,'=1+1,,bob@uni.edu,,,,\n1-ada,Zoë,O'Neil,zoe.o'neil@uni.edu,,,,\nnobody,,,,,,,\n",
+        },
+        {"Ada": "Ada Lovelace", "bob-1": "=1+1", "1-ada": "Zoë O'Neil", "left-early": ""},
+        {"Ada": QUICK},
+        dict.fromkeys(["bob-1", "1-ada", "left-early"], "its folder holds no .py file"),
+        {},
+        folder="unpacked",
+    ),
     "github": Download(
         "GitHub Classroom",
         {

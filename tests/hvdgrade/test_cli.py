@@ -14,8 +14,9 @@ import psutil
 import pytest
 from graded_ranks import wait_for_ranks
 
-from hvdgrade import profiles, run_command
+from hvdgrade import cli, profiles, run_command
 from hvdgrade.output import files
+from hvdlab.system import rank_limit
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
 
@@ -102,6 +103,26 @@ def test_a_mistake_of_the_user_is_one_sentence_and_exit_code_2(arguments, said, 
     assert said.replace("it has", "has") in text and "Traceback" not in text
 
 
+def test_more_ranks_than_this_machine_starts_are_refused(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(rank_limit, "most_ranks", lambda: 4)
+    refused = ["run", str(tmp_path), "-np", "5", "--progress", str(tmp_path / "p")]
+    assert cli.main(refused) == run_command.NOT_GRADABLE
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1 and not (tmp_path / "p").exists()
+    assert told.err.startswith("hvdgrade: -np 5: this machine has ") and "--force" in told.err
+    for more in (["--force"], ["-np", "4"]):  # then the folder without a script is the problem
+        assert cli.main([*refused, *more]) == run_command.NOT_GRADABLE
+        assert "NOT GRADABLE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", [".", "./", "../handed in", "inner/.."])
+def test_the_report_names_the_folder_that_was_graded(path, tmp_path, monkeypatch, capsys):
+    (tmp_path / "handed in" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "handed in")
+    assert cli.main(["run", path]) == run_command.NOT_GRADABLE
+    assert capsys.readouterr().out.startswith("handed in, 2 ranks, ")
+
+
 @pytest.mark.parametrize("option", ["--json", "--html", "--progress"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_grading(tmp_path, option):
     commands = [["run", SUBMISSIONS / "crashes"]] + [["doctor"]] * (option == "--json")
@@ -157,7 +178,7 @@ def test_a_result_for_standard_output_is_added_to_what_is_there(tmp_path):
 
 def test_progress_that_cannot_be_told_ends_no_grading(tmp_path):
     (tmp_path / "assessment.py").write_text("no Python")
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         answer = subprocess.run(
             [sys.executable, "-m", "hvdgrade.cli", "run", tmp_path, "--progress", "/dev/full"],
             stdout=subprocess.PIPE, stderr=full, text=True, timeout=60,
@@ -253,7 +274,7 @@ def test_a_report_that_cannot_be_shown_is_written_all_the_same(tmp_path):
     (tmp_path / "assessment.py").write_text("no Python")
     files = tmp_path / "r.json", tmp_path / "r.html"
     command = ["run", tmp_path, "--json", files[0], "--html", files[1]]
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         answer = subprocess.run(
             [sys.executable, "-m", "hvdgrade.cli", *command], stdout=full, timeout=60
         )

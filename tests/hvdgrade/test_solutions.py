@@ -22,7 +22,7 @@ def grade(script: Path, result: Path) -> tuple[int, dict]:
         timeout=540,
     )
     print(answer.stdout)  # the report, for a reader of the failure
-    return answer.returncode, json.loads(result.read_text())
+    return answer.returncode, json.loads(result.read_text(encoding="utf-8"))
 
 
 @pytest.mark.thorough

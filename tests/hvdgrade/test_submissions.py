@@ -200,7 +200,7 @@ def test_each_submission_gets_its_own_verdict(
     found += [f"{process} still runs" for process in children if process not in bystanders]
     if kept := os.environ.get("HVDGRADE_KEEP"):  # for tests/measurements/false_verdicts.py
         text = json.dumps({"document": document, "deviations": found}, indent=1)
-        Path(kept, f"{name}.json").write_text(text)
+        Path(kept, f"{name}.json").write_text(text, encoding="utf-8")
     assert not found, "\n".join(found)
 
 

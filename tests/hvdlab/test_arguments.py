@@ -1,6 +1,7 @@
 """Numbers and files on the command lines of the labs: which values are accepted, and the error messages."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -61,12 +62,20 @@ def test_refuses_a_file_that_cannot_be_written(tmp_path, monkeypatch):
             file_to_write(str(bad))
 
 
-def test_makes_a_folder_or_refuses_it(tmp_path):
-    assert folder_to_write(str(tmp_path / "a" / "b")) == str(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
+def test_refuses_a_folder_that_cannot_be_made_and_makes_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for text in ("a/b", str(tmp_path / "a"), "."):
+        assert folder_to_write(text) == text
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(argparse.ArgumentTypeError, match="a folder, got .*/file .File exists.$"):
-        folder_to_write(str(tmp_path / "file"))
+    (tmp_path / "loop").symlink_to("loop")
+    for text, place in (("file", "file"), ("file/a/b", "file"), ("loop/a", "loop")):
+        words = f"expected a folder, got {text}: {tmp_path / place} is no folder, or is read-only$"
+        with pytest.raises(argparse.ArgumentTypeError, match=words):
+            folder_to_write(text)
+    monkeypatch.setattr(os, "access", lambda place, mode: place != tmp_path)
+    with pytest.raises(argparse.ArgumentTypeError, match=f": {tmp_path} is no folder, or is read"):
+        folder_to_write("new")
 
 
 @pytest.mark.parametrize(

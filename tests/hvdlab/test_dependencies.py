@@ -84,7 +84,9 @@ HVDGRADE = {
     "jupyter": (
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
     ),
-    "run_command": "grade report output profiles sandbox submission hvdlab.arguments rich",
+    "run_command": (
+        "grade report output profiles sandbox submission hvdlab.arguments hvdlab.system rich"
+    ),
     "cli": "run_command output batch export certificate quiz doctor hvdlab.system",
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}

@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
     for framework in args.frameworks:
         path = Path(folder, f"lab4_{framework}.py")
         text = edits.after(list(edits.STEPS)[-1], framework)
-        path.write_text(text.replace("time.monotonic()", "time.process_time()"))
+        path.write_text(text.replace("time.monotonic()", "time.process_time()"), encoding="utf-8")
         plain, costs = [], []
         for _ in range(args.runs):
             plain.append(measure(path, watched=False))

@@ -226,7 +226,7 @@ def main() -> int:
                 results = results_in(folder, names, rules)
             rounds.append({**summary(names, results, rules), "workers": args.workers})
             if not args.only:
-                with open(ROUNDS, "a") as file:
+                with open(ROUNDS, "a", encoding="utf-8") as file:
                     file.write(json.dumps(rounds[-1]) + "\n")
         for name, one in results.items():
             here[name].append(one)

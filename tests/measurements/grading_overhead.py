@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
     for run in range(1, args.runs + 1):
         for way, command in ways.items():
             found.setdefault(way, []).append(seconds(*command))
-        document = json.loads(result.read_text())
+        document = json.loads(result.read_text(encoding="utf-8"))
         for stage, took in document["resources"]["stages"].items():
             found.setdefault(f"  of it: {stage}", []).append(took)
         more = found["hvdgrade run -np 2"][-1] - found["hvdlab run -np 2"][-1]

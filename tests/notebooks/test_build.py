@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -49,9 +50,16 @@ def run(module, monkeypatch, *arguments) -> int:
     return module.main()
 
 
-def test_the_committed_notebooks_are_up_to_date():
+@pytest.mark.parametrize(
+    "locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_the_committed_notebooks_are_up_to_date(locale):
     done = subprocess.run(
-        [sys.executable, BUILDER, "--check"], capture_output=True, text=True, timeout=120
+        [sys.executable, BUILDER, "--check"],
+        env={**os.environ, **locale},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 

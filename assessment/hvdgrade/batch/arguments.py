@@ -6,6 +6,8 @@ import secrets
 from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch.layout import FOLDERS, Settings
 from hvdgrade.sandbox import tiers
+from hvdlab.arguments import obstacle
+from hvdlab.system.rank_limit import too_many_ranks
 
 
 class Refused(HvdgradeError):
@@ -37,12 +39,13 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
                 f"{args.folder} lies where the batch writes, in {args.out / name}: choose another --out."
             )
     rules = profiles.load(args.profile)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
+    if place := obstacle(out):
+        raise Refused(f"--out {args.out} cannot be created or written: check {place}.")
     if args.np > rules.max_ranks:
         raise Refused(f"-np must be in 1..{rules.max_ranks}. Received: {args.np}")
+    # With Slurm, the ranks run on other machines.
+    if not args.force and not args.slurm and (sentence := too_many_ranks(args.np)):
+        raise Refused(sentence)
     if args.require_sandbox not in (None, *tiers.TIERS):
         known = ", ".join(tiers.TIERS)
         raise Refused(f"--require-sandbox must be one of {known}. Received: {args.require_sandbox}")

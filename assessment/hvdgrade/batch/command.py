@@ -97,6 +97,7 @@ def add_grading_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="gradings at the same time, each on its own cores (default: cores / ranks; Slurm: no limit)",
     )
+    add("--force", action="store_true", help="start more ranks than this machine has room for")
     add("--oversubscribe", action="store_true", help="allow more workers than cores / ranks")
     add(
         "--limit",
@@ -173,7 +174,9 @@ def grade_class(args: argparse.Namespace) -> int:
         os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
     rules, settings = checked(args)
     slots = None  # Slurm assigns cores and GPUs
-    if not args.slurm:
+    if args.slurm:
+        slurm.must_work(args.slurm_option)
+    else:
         slots = worker_slots(args.np, args.workers, args.oversubscribe, rules.uses_gpus)
     console = for_lines(stderr=True)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -62,19 +63,11 @@ def grade_all(
         An iterator that yields each result once it is in OUT.
 
     Raises:
-        Unavailable: submitit or Slurm is missing, an option is wrong, or sbatch refused the jobs.
+        Unavailable: an option is wrong, or sbatch refused the jobs.
     """
-    try:
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-    except ImportError:
-        raise Unavailable(
-            "--slurm needs submitit: install it with 'pip install submitit'."
-        ) from None
-    if not shutil.which("sbatch"):
-        raise Unavailable(
-            "--slurm needs Slurm's commands, but there is no sbatch on PATH: run this on a login node."
-        )
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
     parameters = parsed_options(options)
     if not tasks:
         return results({}, settings, rules, tell)
@@ -103,6 +96,24 @@ def grade_all(
         raise Unavailable(f"sbatch refused the jobs: {lines[-1] if lines else error}") from None
     waiting = {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
     return results(waiting, settings, rules, tell)
+
+
+def must_work(options: list[str]) -> None:
+    """Check that jobs can be submitted.
+
+    Args:
+        options: options of sbatch, each "KEY" or "KEY=VALUE".
+
+    Raises:
+        Unavailable: submitit or Slurm is missing, or an option is wrong.
+    """
+    if not find_spec("submitit"):
+        raise Unavailable("--slurm needs submitit: install it with 'pip install submitit'.")
+    if not shutil.which("sbatch"):
+        raise Unavailable(
+            "--slurm needs Slurm's commands, but there is no sbatch on PATH: run this on a login node."
+        )
+    parsed_options(options)
 
 
 def parsed_options(options: list[str]) -> dict[str, str | bool]:

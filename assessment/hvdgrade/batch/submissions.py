@@ -97,7 +97,7 @@ def find(
     """
     without = without and without.absolute()
     entries = [entry for entry in entries_of(folder) if entry.path.absolute() != without]
-    found, claims = recognise(folder, entries, platform)
+    found, claims = recognise(folder, entries, platform, ids or ())
     if found == "plain" and not (platform or ids):
         check_level(folder, entries)
     by_student: dict[str, list[tuple[Entry, Claim]]] = {}

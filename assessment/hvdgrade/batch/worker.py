@@ -182,7 +182,7 @@ class Grader:
         command = [
             *python, "hvdgrade.batch.die_with_parent", str(os.getpid()), self.cores,
             *python, "hvdgrade.cli", "run", str(handed_in),
-            "-np", str(self.settings.ranks),
+            "-np", str(self.settings.ranks), "--force",  # `batch.arguments` has checked the number
             "--profile", self.settings.profile,
             "--json", str(self.folder / "grader" / "result.json"),
             "--html", str(self.folder / "grader" / "report.html"),

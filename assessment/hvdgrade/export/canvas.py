@@ -14,7 +14,9 @@ from hvdgrade.output import files
 OUTPUT = "canvas.csv"
 # First columns of a gradebook; which of the two depends on Canvas's settings.
 NAME_COLUMNS = (["Student"], ["LastName", "FirstName"])
-STUDENT_COLUMNS = (*sum(NAME_COLUMNS, []), *MATCH_BY, "Integration ID", "Root Account", "Section")
+# Canvas writes the id of an assignment after its title. Columns without an id are totals, override scores,
+# notes and facts about the student.
+ASSIGNMENT = re.compile(r"\([0-9]+\)\Z")
 # Values that Canvas writes into a student's cell. A score in place of EX would cancel the excuse.
 NO_SCORE, NOT_ASSIGNED, EXCUSED = ("", "-"), "N/A", "EX"
 # How a spreadsheet program writes a long number after it has rounded it.
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gradebook", type=Path, metavar="CSV", help="gradebook that Canvas exported"
     )
     group.add_argument(
-        "--column", metavar="NAME", help="name of the column to fill, as in the first row"
+        "--column", metavar="NAME", help="assignment to fill, as in the first row: 'Title (1234)'"
     )
     group.add_argument(
         "--overwrite", action="store_true", help="also replace scores that the column already has"
@@ -103,7 +105,7 @@ def fill(
     rows = table.cells
     head = [name.strip() for name in rows[0]]
     name_columns = find_name_columns(head)
-    at = find_column(head, column)
+    at = find_column(head, column.strip())
     students, possible, broken = student_rows(rows, head, at)
     check_ids(students, head)
 
@@ -151,15 +153,18 @@ def find_column(head: list[str], column: str) -> int:
         column: its name.
 
     Raises:
-        CannotExport: no column or several columns have this name, or it identifies students.
+        CannotExport: no column or several columns have this name, or it is not an assignment's column.
     """
-    if head.count(column) == 1 and column not in STUDENT_COLUMNS:
+    if head.count(column) == 1 and ASSIGNMENT.search(column):
         return head.index(column)
     problem = f"has {head.count(column) or 'no'} columns '{column}'"
-    if column in STUDENT_COLUMNS:
-        problem = f"uses '{column}' to identify students"
-    assignments = [name for name in head if re.search(r"\([0-9]+\)$", name)]
-    raise CannotExport(f"the gradebook {problem}; its assignments are: {', '.join(assignments)}")
+    if head.count(column) == 1:
+        problem = f"has no assignment '{column}', because a number in brackets must end its heading"
+    assignments = dict.fromkeys(name for name in head if ASSIGNMENT.search(name))
+    listed = (
+        f"its assignments are: {', '.join(assignments)}" if assignments else "it has no assignment"
+    )
+    raise CannotExport(f"the gradebook {problem}; {listed}")
 
 
 def student_rows(

@@ -94,6 +94,7 @@ def fill(
         )
     at = head.index(column)
     rows = {n: row for n, row in enumerate(table.cells[1:], 1) if len(row) == len(head)}
+    possible = maximum(head, list(rows.values()), at) if rows else 0
     people = {n: " ".join(row[:2]) for n, row in rows.items()}
     matches, messages = match(documents, rows, at, people, names)
     values, kept = {}, []
@@ -104,7 +105,7 @@ def fill(
         if "No" in [cell for name, cell in zip(head, rows[n], strict=True) if name == CHANGEABLE]:
             kept.append(f"the grade cannot be changed in Moodle: {student}")
         elif rows[n][at].strip() in NO_SCORE or overwrite:
-            values[n, at] = scaled(document, maximum(head, rows[n], at))
+            values[n, at] = scaled(document, possible)
         else:
             kept.append(f"kept the existing grade (--overwrite replaces it): {student}")
     messages = [
@@ -122,20 +123,34 @@ def fill(
     return table.filled(values), messages
 
 
-def maximum(head: list[str], row: list[str], at: int) -> float:
-    """Return the maximum grade of a row. Moodle writes it to the right of the grade.
+def maximum(head: list[str], rows: list[list[str]], at: int) -> float:
+    """Return the maximum grade. Moodle writes it to the right of the grade, in the row of each student.
 
     Args:
         head: names of the columns.
-        row: cells of the row.
+        rows: cells of each student's row.
         at: index of the column of the grade.
 
     Raises:
-        CannotExport: there is no maximum grade, because the assignment uses a scale.
+        CannotExport: the column is not that of the grade, or there is no maximum grade, because the
+            assignment uses a scale.
     """
-    is_english = MAXIMUM in head
-    cell = row[head.index(MAXIMUM)] if is_english else "".join(row[at + 1 : at + 2])
-    points = read_number(cell, f"the worksheet's '{MAXIMUM}'")
+    beside = "".join(head[at + 1 : at + 2])
+    is_left_of_grade = any(re.fullmatch(r"[0-9.,]+", "".join(row[at + 2 : at + 3])) for row in rows)
+    if (MAXIMUM in head and beside != MAXIMUM) or is_left_of_grade:
+        raise CannotExport(
+            f"the column '{head[at]}' does not contain the grades: name the column to the left of the "
+            "maximum grade with --column."
+        )
+    cells = {"".join(row[at + 1 : at + 2]).strip() for row in rows}
+    if len(cells) > 1:
+        raise CannotExport(
+            f"the column '{head[at]}' does not contain the grades, because the next column, '{beside}', "
+            "does not contain the same maximum for all students: name the column of the grade with --column."
+        )
+    points = read_number(
+        "".join(cells), f"the worksheet's '{beside or MAXIMUM}', next to the grade,"
+    )
     if not points:
         raise CannotExport(
             f"the worksheet has no '{MAXIMUM}' next to the grade: choose points, not a scale, as the type of "

@@ -23,6 +23,7 @@ from hvdgrade import HvdgradeError
 from hvdgrade.jupyter import die_with_server
 from hvdgrade.profiles import PROFILES
 from hvdlab.system.held_folder import HeldFolder, left_over
+from hvdlab.system.rank_limit import most_ranks
 
 PREFIX = "hvdgrade-assess-"  # of the name of a server's folder
 TAIL_BYTES = (
@@ -207,7 +208,7 @@ def rules() -> dict:
         for name, table in tables.items()
         if isinstance(table, dict) and "title" in table
     }
-    return {"profiles": titles, "max_ranks": tables["common"]["max_ranks"]}
+    return {"profiles": titles, "max_ranks": min(tables["common"]["max_ranks"], most_ranks())}
 
 
 def progress(path: Path) -> dict:

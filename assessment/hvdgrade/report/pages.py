@@ -16,6 +16,7 @@ from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
 from hvdgrade.report.charts import accuracy_chart, bar_chart
+from hvdgrade.report.class_rows import error_line, told_apart
 from hvdgrade.report.wording import (
     OUTCOMES,
     budget_rule,
@@ -116,13 +117,16 @@ def class_page(
             "outcome": outcome(shown),
             "score": shown.get("score"),
             "seconds": shown.get("seconds_to_target"),
+            "file": file_of(document),
             "why": "" if shown.get("verdict") == "pass" else why(shown),
+            "error": "" if shown.get("verdict") == "pass" else error_line(document),
             "flags": items(shown, "flags"),
             "left_out": part(shown, "submission").get("left_out") or [],
         }
         for document, shown in ((document, plain(document)) for document in documents)
     ]
-    names = {file_of(document): row["name"] for document, row in zip(documents, rows, strict=True)}
+    names = {row["file"]: str(row["name"]) for row in rows}
+    apart = told_apart(names, {file_of(document): id_of(document) for document in documents})
     documents = [plain(document) for document in documents]
     found = Counter(outcome(document)["word"] for document in documents)
     graded = [d for d in documents if d.get("status") == "graded" and is_number(d.get("score"))]
@@ -149,12 +153,15 @@ def class_page(
                 {
                     "one": names.get(one) or plain(one),
                     "other": names.get(other) or plain(other),
+                    "one_apart": apart.get(one),
+                    "other_apart": apart.get(other),
                     "one_link": links.get(one) or link(reports, one),
                     "other_link": links.get(other) or link(reports, other),
                     "percent": f"{similarity:.0%}",
                 }
                 for one, other, similarity in similar
             ],
+            apart=apart,
             rows=sorted(rows, key=lambda row: str(row["name"]).casefold()),
             graded_with=graded_with(documents),
         )

@@ -1,6 +1,7 @@
 """The result document of one grading."""
 
 import hashlib
+import os
 import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,7 +68,7 @@ def result(graded: Graded) -> dict:
     document = {
         "schema": SCHEMA,
         "submission": {
-            "id": graded.path.name,
+            "id": os.path.basename(os.path.abspath(graded.path)),
             "student": None,
             "sha256": hashlib.sha256(graded.source).hexdigest() if graded.source else None,
         },

@@ -27,7 +27,8 @@ from hvdgrade.submission.script import (
 MAX_DEPTH, MAX_FILES, MAX_LISTED = 6, 2000, 5
 # Files and folders that programs create and no student hands in.
 CREATED_BY_PROGRAMS = ("__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini")
-CLUTTER = (*CREATED_BY_PROGRAMS, "timestamp.txt")  # nbgrader writes the latter
+# nbgrader and Classroom 50 write these into a submission.
+CLUTTER = (*CREATED_BY_PROGRAMS, "timestamp.txt", "result.json", "results.json")
 # The end of a file name -> what such a file is. The first that fits counts.
 KINDS = {
     "onlinetext.html": "text that was typed into the learning platform",

@@ -286,9 +286,7 @@ def plot(found: dict, path: Path) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench allreduce`."""
-    parser.add_argument(
-        "--ranks", type=positive, help="(default: all GPUs, or all cores, and at least 2)"
-    )
+    results.add_ranks(parser, "(default: all GPUs, or all cores, and at least 2)")
     parser.add_argument(
         "--largest", type=positive, default=SIZES[-1], metavar="BYTES",
         help=f"do not measure larger messages (default {SIZES[-1]:,})",

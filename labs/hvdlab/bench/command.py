@@ -7,6 +7,7 @@ from importlib import import_module
 from hvdlab.arguments import positive
 from hvdlab.bench.ranks import BenchFailed
 from hvdlab.bench.results import add_device, add_rounds
+from hvdlab.system.rank_limit import too_many_ranks
 
 EPILOG = """\
 examples:
@@ -77,6 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the benchmark that the user chose, and return its exit code; 1 if a variant failed."""
+    ranks = getattr(args, "ranks", None)
+    if ranks and not args.force and (sentence := too_many_ranks(ranks, "--ranks")):
+        print(f"hvdlab: {sentence}", file=sys.stderr)
+        return 2
     try:
         return args.measure(args)
     except BenchFailed as error:

@@ -33,6 +33,19 @@ def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
     )
 
 
+def add_ranks(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--ranks` and `--force`, for benchmarks whose number of ranks can be chosen.
+
+    Args:
+        parser: the parser of the benchmark.
+        what: the help of `--ranks`.
+    """
+    parser.add_argument("--ranks", type=positive, help=what)
+    parser.add_argument(
+        "--force", action="store_true", help="start more ranks than this machine has room for"
+    )
+
+
 def add_steps(
     parser: argparse.ArgumentParser, steps: int = 60, batch_help: str = "images per rank"
 ) -> None:

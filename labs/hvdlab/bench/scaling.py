@@ -18,7 +18,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvdlab.arguments import positive
 from hvdlab.assessment_networks import ASSESSMENT_NET, network_weights
 from hvdlab.bench import ranks as launched
 from hvdlab.bench import results, throughput
@@ -184,9 +183,7 @@ def plot(found: dict, path: Path) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdlab bench scaling`."""
-    parser.add_argument(
-        "--ranks", type=positive, help="largest number (default: all GPUs, or all cores)"
-    )
+    results.add_ranks(parser, "largest number (default: all GPUs, or all cores)")
     parser.add_argument(
         "--allreduce", type=Path, metavar="FILE",
         help="predict the speed from the file that `hvdlab bench allreduce --json` wrote",

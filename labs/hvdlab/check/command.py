@@ -3,21 +3,25 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hvdlab import HvdlabError, launch
-from hvdlab.arguments import positive
+from hvdlab.arguments import file_to_write, positive
 from hvdlab.check import source_facts
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.check.diagnosis import judge
 from hvdlab.check.report import Checked, as_dict, show
 from hvdlab.check.run_events import Run
 from hvdlab.launch.preflight import ranks_come_first
+from hvdlab.launch.script_file import must_be_script
 from hvdlab.script_analysis.script import Unreadable
-from hvdlab.system import file_system
+from hvdlab.system import file_system, open_mpi
 from hvdlab.system.held_folder import held_folder
+from hvdlab.system.rank_limit import too_many_ranks
 
 EPILOG = """\
 examples:
@@ -56,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=positive, default=300, help="time limit in seconds (default 300)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE")
+    parser.add_argument(
+        "--json", type=file_to_write, metavar="FILE", help="write the findings to FILE"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="start more ranks than this machine has room for"
+    )
     parser.add_argument("--show", action="store_true", help="show what the script prints")
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="training script to check")
     rest = parser.add_argument(
@@ -76,11 +85,6 @@ def main(args: argparse.Namespace) -> int:
     """
     try:
         ranks_come_first(args.arguments)
-        print(
-            f"hvdlab: running {args.script} on {args.ranks} ranks for a few steps",
-            file=sys.stderr,
-            flush=True,
-        )
         checked = check(
             args.script,
             *args.arguments,
@@ -88,6 +92,8 @@ def main(args: argparse.Namespace) -> int:
             steps=args.steps,
             timeout=args.timeout,
             show=args.show,
+            force=args.force,
+            tell=lambda line: print(f"hvdlab: {line}", file=sys.stderr, flush=True),
         )
     except (CheckError, launch.LaunchError) as error:
         print(f"hvdlab: {error}", file=sys.stderr)
@@ -113,6 +119,8 @@ def check(
     steps: int = 8,
     timeout: float = 300,
     show: bool = False,
+    force: bool = False,
+    tell: Callable[[str], object] = lambda line: None,
     **variables: str,
 ) -> Checked:
     """Run a script on some ranks for a few steps, and return its distributed mistakes.
@@ -124,17 +132,26 @@ def check(
         steps: training steps after which a loop ends. Default 8.
         timeout: time limit of the run, in seconds. Default 300.
         show: whether to print what the ranks print. Default False.
+        force: start the ranks even if this machine has too few cores or too little memory for so many.
+            Default False.
+        tell: is called with a line of text when the ranks are about to start. Default: nothing.
         **variables: of the environment.
 
     Returns:
         The findings, and how the run ended.
 
     Raises:
-        CheckError: the script cannot be read, or did not reach a training step.
+        CheckError: the script cannot be read, there are too many ranks, there is no launcher, or no rank made
+            a training step.
     """
     script = Path(script)
     facts = _read(script)
     launcher = "torchrun" if facts.process_group else "mpirun"
+    if not force and (sentence := too_many_ranks(ranks)):
+        raise CheckError(sentence)
+    if not shutil.which(launcher, path=open_mpi.search_path()):
+        raise CheckError(f"there is no {launcher} here: run `hvdlab doctor`.")
+    tell(f"running {script} on {ranks} ranks for a few steps")
     started = time.monotonic()
     with held_folder("hvdlab-check-") as held:
         folder = held.path
@@ -155,10 +172,8 @@ def check(
             with guard:
                 output = launch.run(
                     WATCHED_RANK, *arguments, ranks=ranks, timeout=timeout, show=show,
-                    launcher=launcher, **options,
+                    launcher=launcher, force=True, **options,
                 )  # fmt: skip
-        except FileNotFoundError:
-            raise CheckError(f"there is no {launcher} here: run `hvdlab doctor`.") from None
         except launch.LaunchError as error:  # the errors of the ranks are in the events
             output, late = str(error), isinstance(error, launch.TimeUp)
         events = read_events(folder, ranks)
@@ -174,7 +189,9 @@ def check(
             raise CheckError(_wrong_size(facts, ranks, event["size"]))
     made = max(len(run.of(rank, "step")) for rank in run.ranks)
     if not made and not findings:
-        raise CheckError(f"{script.name} made no step of training: {error or _no_step(facts)}")
+        raise CheckError(
+            f"{script.name}: nothing was trained, because {(error or _no_step(facts)).rstrip('.')}."
+        )
     ended = "deadlock" if guard.found else "time" if late else "itself"
     seconds = time.monotonic() - started
     return Checked(findings, error, left_out, ended, made, seconds, output, events, _note(run))
@@ -250,18 +267,15 @@ def _no_step(facts: source_facts.Facts) -> str:
             f"line {facts.session} opens a session of TensorFlow 1, and `hvdlab check` watches the "
             "optimizers of PyTorch and Keras only"
         )
-    return "it reached its end, and no optimizer of PyTorch or Keras made a step"
+    return "the script reached its end, and no optimizer of PyTorch or Keras made a step"
 
 
 def _read(script: Path) -> source_facts.Facts:
     """Return the facts of a script. Raises CheckError if it cannot be checked."""
-    if not script.is_file():
-        raise CheckError(f"{script} is not a file: name the training script to check.")
-    if script.suffix == ".ipynb":
-        raise CheckError(
-            f"{script} is a notebook, and `hvdlab check` needs a Python file: write one with `jupyter "
-            f"nbconvert --to script {script}`, and check that."
-        )
+    try:
+        must_be_script(script)
+    except launch.LaunchError as error:
+        raise CheckError(str(error)) from None
     try:
         facts = source_facts.read(script)
     except Unreadable as error:

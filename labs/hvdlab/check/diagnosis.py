@@ -32,6 +32,8 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
     if len(run.ranks) > 1 and not run.all("init"):
         if not run.all("end"):
             return []  # the ranks were ended before they reached it: that is no mistake of the script
+        if not run.all("step") and not run.errors():
+            return []  # nothing was trained, so nothing is wrong with how it was trained
         return [] if _failed_before_init(run, facts) else [_init_missing(run, facts)]
     found = [one for rule in RULES for one in rule(run, facts)]
     explained = {id for one in found for id in CATALOGUE[one.id].explains}

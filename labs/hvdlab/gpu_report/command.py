@@ -2,23 +2,26 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvdlab.gpu_report import machine, results, runner
-from hvdlab.gpu_report.parts import PARTS
+from hvdlab.gpu_report.parts import PARTS, Part
 from hvdlab.gpu_report.results import Report, State
-from hvdlab.system import file_system
+from hvdlab.system import file_system, hardware
 
 EPILOG = """\
 examples:
-  hvdlab gpu --out runs/gpu
-  hvdlab gpu --only facts operations images
-  hvdlab gpu --out runs/gpu_new --against runs/gpu/gpu.json
+  hvdlab gpu                                say what it will do, and ask
+  hvdlab gpu --yes --out runs/gpu           start without asking
+  hvdlab gpu --yes --only facts operations images
+  hvdlab gpu --yes --out runs/gpu_new --against runs/gpu/gpu.json
 
 exit codes:
   0  all parts are fine on a GPU
   1  a part failed, was too slow or had no time left
-  2  there is no GPU (all parts then run on the processor with tiny sizes), or the arguments are wrong
+  2  there is no GPU (all parts then run on the processor with tiny sizes), the arguments are wrong,
+     or nothing was started
 """
 BUDGET_SECONDS = 540
 
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", type=_older, metavar="OLD.json",
         help="compare with the gpu.json of an older run",
     )  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="start without asking")
 
 
 def _seconds(text: str) -> float:
@@ -64,6 +68,9 @@ def _older(text: str) -> Path:
 
 def main(args: argparse.Namespace) -> int:
     """Run `hvdlab gpu` and return its exit code: see EPILOG."""
+    parts = [part for part in PARTS if not args.only or part.name in args.only]
+    if not args.yes and not wants_to_start(parts, args.budget, args.out):
+        return 2
     try:
         args.out.mkdir(parents=True, exist_ok=True)
         file_system.write_text(args.out / "gpu.md", "")
@@ -72,12 +79,45 @@ def main(args: argparse.Namespace) -> int:
         return 2
     here = machine.look()
     print(here.headline.strip("*# "), flush=True)
-    parts = [part for part in PARTS if not args.only or part.name in args.only]
     report = runner.run(
         parts, here, args.out, args.budget, lambda line: print(line, flush=True), args.against
     )
     print(f"\n{summary(report)} Report: {args.out / 'gpu.md'}, {args.out / 'gpu.json'}")
     return exit_code(report)
+
+
+def wants_to_start(parts: Sequence[Part], budget: float, out: Path) -> bool:
+    """Say what the command would do and how long that takes, and return whether the user wants it.
+
+    Without a terminal nobody can answer, so the answer is no.
+
+    Args:
+        parts: to run.
+        budget: limit of all parts together, in seconds.
+        out: folder of the report.
+    """
+    seconds = min(budget, sum(part.seconds for part in parts))
+    names = ", ".join(part.name for part in parts)
+    print(
+        f"hvdlab gpu checks and measures the GPUs of this machine. Parts ({len(parts)}): {names}.\n"
+        f"They take at most {seconds:.0f} s ({seconds / 60:.0f} min), and need "
+        f"{'all GPUs and cores' if hardware.gpus() else 'all cores: nvidia-smi shows no GPU here'}.\n"
+        f"The report is written to {out / 'gpu.md'} and {out / 'gpu.json'}.",
+        flush=True,
+    )
+    if not sys.stdin.isatty():
+        print(
+            "hvdlab: nothing was started, because nobody can confirm: add --yes.", file=sys.stderr
+        )
+        return False
+    try:
+        answer = input("Start? [y/N] ").strip().lower()
+    except EOFError:
+        answer = ""
+    if answer in ("y", "yes"):
+        return True
+    print("hvdlab: nothing was started.", file=sys.stderr)
+    return False
 
 
 def summary(report: Report) -> str:

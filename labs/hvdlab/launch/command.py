@@ -19,6 +19,7 @@ from hvdlab.launch.plan import LAUNCHERS, Plan, plan
 from hvdlab.launch.preflight import must_work, ranks_come_first
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
+from hvdlab.launch.script_file import must_be_script
 from hvdlab.system.held_folder import held_folder
 
 EPILOG = """\
@@ -61,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=above_zero, metavar="SECONDS", help="end all ranks after so many seconds"
     )
     parser.add_argument(
+        "--force", action="store_true", help="start more ranks than this machine has room for"
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="print the command that would start the ranks, and start nothing",
@@ -81,8 +85,7 @@ def main(args: argparse.Namespace) -> int:
         ranks_come_first(args.arguments)
         if args.ranks is None:
             raise LaunchError(f"give the number of ranks: hvdlab run -np 2 {args.script}.")
-        if not Path(args.script).is_file():
-            raise LaunchError(f"{args.script} is not a file: name the script for the ranks to run.")
+        must_be_script(args.script)
         planned = plan(
             args.ranks,
             args.script,
@@ -94,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
         if args.dry_run:
             print(planned.line())
             return 0
-        must_work(planned, args.script)
+        must_work(planned, args.script, args.force)
     except LaunchError as error:
         print(f"hvdlab run: {error}", file=sys.stderr)
         return REFUSED

@@ -45,6 +45,7 @@ def call(
     ranks: int = 2,
     timeout: float = 60,
     uses: tuple[Callable, ...] = (),
+    force: bool = False,
 ) -> list:
     """Run `function(comm, *arguments)` on every rank and return the list of results, in order of rank.
 
@@ -59,6 +60,8 @@ def call(
         ranks: number of ranks. Default 2.
         timeout: time limit in seconds. Default 60.
         uses: other functions whose source the ranks need.
+        force: start the ranks even if this machine has too few cores or too little memory for so many.
+            Default False.
 
     Raises:
         LaunchError: a rank failed (the message contains its error and the line), a rank ended without a
@@ -81,7 +84,9 @@ def call(
         try:
             # PYTHONSAFEPATH keeps the script's folder out of the import path. Without it, a function named
             # `random` would make `import random` load this script.
-            output = run(script, ranks=ranks, timeout=timeout, show=False, PYTHONSAFEPATH="1")
+            output = run(
+                script, ranks=ranks, timeout=timeout, show=False, force=force, PYTHONSAFEPATH="1"
+            )
         except LaunchError as error:
             # On a busy machine, ranks that have written their result may take long to end.
             if not isinstance(error, TimeUp) or not all(answer.exists() for answer in answers):
@@ -90,7 +95,7 @@ def call(
         print(output, end="")
         if left := [rank for rank, answer in enumerate(answers) if not answer.exists()]:
             raise LaunchError(f"{name} ended rank {left[0]} instead of returning (sys.exit?).")
-        return [json.loads(answer.read_text()) for answer in answers]
+        return [json.loads(answer.read_text(encoding="utf-8")) for answer in answers]
 
 
 def _source(function: Callable) -> str:
@@ -130,12 +135,12 @@ def _watch(comm: "MPI.Comm", until: float) -> None:
             "notes": getattr(error, "__notes__", []),
         }
         part = script.with_name(f"{comm.rank}.part")
-        part.write_text(json.dumps(found))
+        part.write_text(json.dumps(found), encoding="utf-8")
         part.rename(script.with_name(f"{comm.rank}.error"))
         comm.Abort(1)  # otherwise the other ranks wait for this one
 
     sys.excepthook = report
-    stacks = script.with_name(f"{comm.rank}.stack").open("w")
+    stacks = script.with_name(f"{comm.rank}.stack").open("w", encoding="utf-8")
     faulthandler.dump_traceback_later(max(0.1, until - time.time()), file=stacks)
 
 
@@ -150,7 +155,7 @@ def _answer(comm: "MPI.Comm", function: Callable) -> None:
         comm, *json.loads(script.with_name("arguments.json").read_text(encoding="utf-8"))
     )
     part = script.with_name(f"{comm.rank}.answer")
-    part.write_text(json.dumps(result, default=_as_list))
+    part.write_text(json.dumps(result, default=_as_list), encoding="utf-8")
     part.rename(script.with_name(f"{comm.rank}.json"))
     _leave_group()
     faulthandler.cancel_dump_traceback_later()
@@ -176,7 +181,7 @@ def _explained(error: LaunchError, script: Path, ranks: int, timeout: float) -> 
         path = script.with_name(f"{rank}.error")
         if not path.exists():
             continue
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if found["kind"] == "NotImplementedError":
             return NotImplementedError(found["text"])
         if found["unknown"]:

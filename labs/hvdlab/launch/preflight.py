@@ -11,18 +11,23 @@ from hvdlab.launch.launchers.base import mpi_of
 from hvdlab.launch.local import LaunchError
 from hvdlab.launch.plan import Plan
 from hvdlab.system import open_mpi, slurm_job
+from hvdlab.system.rank_limit import too_many_ranks
 
 
-def must_work(planned: Plan, script: str) -> None:
+def must_work(planned: Plan, script: str, force: bool = False) -> None:
     """Check that the launcher fits this machine and the script, and that the other hosts can be reached.
 
     Args:
         planned: the launch.
         script: the Python file.
+        force: whether more ranks may start than this machine has room for. Default: False.
 
     Raises:
         LaunchError: something cannot work.
     """
+    sentence = "" if force else too_many_ranks(ranks_here(planned))
+    if sentence:
+        raise LaunchError(sentence)
     {
         "mpirun": lambda _: mpirun_must_fit(),
         "torchrun": torchrun_must_fit,
@@ -31,6 +36,18 @@ def must_work(planned: Plan, script: str) -> None:
     if planned.launcher == "mpirun" and not planned.hosts:
         nodes_must_be_reachable(script)
     hosts.must_be_ready(planned.hosts, script)
+
+
+def ranks_here(planned: Plan) -> int:
+    """Return how many ranks of a launch may start on this machine; 0 if Slurm chooses the nodes.
+
+    Args:
+        planned: the launch.
+    """
+    if planned.hosts:
+        here = (host.slots for host in planned.hosts if hosts.is_here(host.name))
+        return min(planned.ranks, sum(here))
+    return planned.ranks if planned.launcher == "torchrun" or not slurm_job.nodes() else 0
 
 
 def ranks_come_first(arguments: list[str]) -> None:

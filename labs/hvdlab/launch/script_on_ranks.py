@@ -17,7 +17,9 @@ from hvdlab.launch.launchers.base import Line, Request
 from hvdlab.launch.local import LaunchError, TimeUp
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
+from hvdlab.launch.script_file import must_be_script
 from hvdlab.system import open_mpi
+from hvdlab.system.rank_limit import too_many_ranks
 
 LAST_LINES = 60  # of the output, in the message of an error
 READERS = {"mpirun": mpirun.Reader, "torchrun": torchrun.Reader}
@@ -30,6 +32,7 @@ def run(
     timeout: float = 600,
     show: bool = True,
     launcher: str = "mpirun",
+    force: bool = False,
     **variables: str,
 ) -> str:
     """Run `mpirun -np RANKS python SCRIPT ARGUMENTS` and return what its ranks print.
@@ -46,21 +49,24 @@ def run(
         show: print each line when it arrives. Default True.
         launcher: the program that starts the ranks: "mpirun" (default), or "torchrun" for a script of
             torch.distributed (`torchrun --standalone --nproc-per-node RANKS SCRIPT ARGUMENTS`).
+        force: start the ranks even if this machine has too few cores or too little memory for so many.
+            Default False.
         variables: environment variables in addition to those of `environment(ranks)`.
 
     Returns:
         The lines of all ranks, in the order in which they arrived, standard output and standard error.
 
     Raises:
-        LaunchError: the script does not exist, a rank failed, or the time limit was reached (`TimeUp`).
-            The message says which rank failed first, and how.
+        LaunchError: the script does not exist or is a notebook, there are too many ranks, a rank failed, or
+            the time limit was reached (`TimeUp`). The message says which rank failed first, and how.
         FileNotFoundError: there is no such launcher.
         ValueError: the launcher is neither mpirun nor torchrun.
     """
     if launcher not in READERS:
         raise ValueError(f"launcher must be mpirun or torchrun. Received: launcher={launcher!r}")
-    if not Path(script).is_file():
-        raise LaunchError(f"{script} is not a file: name the script that the ranks shall run.")
+    must_be_script(script)
+    if not force and (sentence := too_many_ranks(ranks, "ranks", "force=True")):
+        raise LaunchError(sentence)
     lines: list[str] = []
 
     def take(line: Line) -> None:

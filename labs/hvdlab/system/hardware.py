@@ -1,4 +1,7 @@
-"""Facts about this machine: cores from the operating system, GPUs from nvidia-smi. Standard library only."""
+"""Facts about this machine: cores and memory from the operating system, GPUs from nvidia-smi.
+
+It uses the standard library only.
+"""
 
 from __future__ import annotations  # the doctor reads this with an old Python, too
 
@@ -85,6 +88,22 @@ def cpu_quota() -> float:
         except (OSError, ValueError, IndexError, ZeroDivisionError):
             pass  # no such file, or "max"
     return 0.0
+
+
+def available_memory() -> int:
+    """Return the available memory in bytes: of the system, or of the cgroup if that is less."""
+    lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (int((group / f"memory.{n}").read_text("utf-8")) for n in ("max", "current"))
+        # It includes the cache of files, which the kernel frees before it kills a process.
+        lines = map(str.split, (group / "memory.stat").read_text("utf-8").splitlines())
+        used -= sum(int(number) for name, number in lines if name == "inactive_file")
+        free = min(free, limit - used)
+    except (OSError, ValueError):
+        pass  # no such file, or "max"
+    return max(0, free)
 
 
 def gpu_compute_capability() -> tuple[int, int] | None:

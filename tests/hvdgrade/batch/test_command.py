@@ -1,5 +1,6 @@
 """Grading a class: every submission gets a result, and the instructor gets a message for each problem."""
 
+import argparse
 import contextlib
 import csv
 import json
@@ -10,9 +11,11 @@ import pytest
 from school import MOST_WORKERS, QUICK
 
 from hvdgrade import profiles
-from hvdgrade.batch import layout, progress, worker
+from hvdgrade.batch import command, layout, progress, worker
+from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.output.console import for_lines
 from hvdgrade.report import pages
+from hvdlab.system import rank_limit
 
 
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
@@ -142,7 +145,38 @@ def test_wrong_usage_is_one_sentence(school, arguments, words):
     *usage, sentence = answer.stderr.splitlines()  # argparse prints the usage before its sentence
     assert answer.returncode == 2 and words in sentence
     assert not usage or usage[0].startswith("usage: hvdgrade batch ")
-    assert not (school.out / "results").exists()
+    assert not school.out.exists()
+
+
+def test_an_empty_class_leaves_nothing(school):
+    answer = school.grade()
+    assert answer.returncode == 2 and answer.stdout == "" and not school.out.exists()
+    assert answer.stderr == (
+        f"hvdgrade batch: {school.folder} is empty: name the folder with the submissions.\n"
+    )
+
+
+def test_a_batch_without_slurm_leaves_nothing(school, tmp_path):
+    school.add("ada")
+    answer = school.grade("--slurm", PATH=str(tmp_path))
+    assert answer.returncode == 2 and "there is no sbatch on PATH" in answer.stderr
+    assert answer.stderr.count("\n") == 1 and not school.out.exists()
+
+
+def test_more_ranks_than_this_machine_starts_are_refused(school, monkeypatch):
+    monkeypatch.setattr(rank_limit, "most_ranks", lambda: 4)
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    for words, refused in (("-np 5", True), ("-np 5 --force", False), ("-np 4", False)):
+        args = parser.parse_args([str(school.folder), "--out", str(school.out), *words.split()])
+        if refused:
+            with pytest.raises(Refused, match="-np 5: this machine has .* or add --force"):
+                checked(args)
+        else:
+            assert checked(args)[1].ranks == args.np
+    args.np, args.slurm = 5, True  # the nodes are other machines
+    assert checked(args)[1].ranks == 5
+    assert not school.out.exists()
 
 
 def test_out_must_lie_outside_the_class(school):
@@ -191,7 +225,7 @@ def test_without_data_nothing_is_graded(school, tmp_path):
     school.add("ada")
     answer = school.grade(HVDLAB_DATA=str(tmp_path / "nothing"), HOME=str(tmp_path))
     assert answer.returncode == 2 and "hvdlab data cifar10" in answer.stderr
-    assert answer.stderr.count("\n") == 1 and not (school.out / "results").exists()
+    assert answer.stderr.count("\n") == 1 and not school.out.exists()
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from platform_downloads import DOWNLOADS, QUICK
 
 from hvdgrade.batch import submissions
 from hvdgrade.batch.downloads import blackboard, brightspace, canvas, github_classroom, moodle
-from hvdgrade.batch.downloads.claim import Entry, entries_of
+from hvdgrade.batch.downloads.claim import Download, Entry, entries_of
 from hvdgrade.batch.downloads.problem import DownloadProblem
 from hvdgrade.batch.downloads.recognise import PLATFORMS, recognise
 from hvdgrade.batch.id_table import read_pairs
@@ -39,7 +39,7 @@ def test_every_student_is_found_once(tmp_path, platform):
     assert {id: files for id, files in left_out.items() if files} == download.left_out
     assert {one.student.email for one in found.submissions} == (
         {"ada@uni.edu", "bob@uni.edu", "zoe.o'neil@uni.edu", ""}
-        if platform == "gradescope"
+        if platform in ("gradescope", "classroom50")
         else {""}
     )
 
@@ -58,7 +58,7 @@ def test_a_platform_is_recognised_among_other_files_and_can_be_named(tmp_path, p
 
 def claims_of(module, *names: str, folders: bool = False):
     """Return what a platform says about some names: (id, name, the student's name of the file, when)."""
-    claims = module.read(None, [Entry(name, None, folders) for name in names])
+    claims = module.read(Download(None, [Entry(name, None, folders) for name in names]))
     return [(c.id, c.name, c.file, c.sent) for name in names for c in claims.get(name, [])]
 
 
@@ -131,10 +131,10 @@ def test_a_user_name_of_blackboard_may_contain_an_underscore_only_if_blackboard_
     name = "Assignment_1_ada_b_attempt_2026-05-01-10-00-00"
     (tmp_path / f"{name}_x.py").touch()
     entries = entries_of(tmp_path)
-    assert blackboard.read(tmp_path, entries)[f"{name}_x.py"][0].id == "b"
+    assert blackboard.read(Download(tmp_path, entries))[f"{name}_x.py"][0].id == "b"
     for about, id in (("Name: A (ada_b)", "ada_b"), ("Name: A (eve)", "b"), ("", "b")):
         (tmp_path / f"{name}.txt").write_text(f"{about}\nName: Eve (1_ada_b)\n")
-        claims = blackboard.read(tmp_path, entries_of(tmp_path))
+        claims = blackboard.read(Download(tmp_path, entries_of(tmp_path)))
         assert {claim.id for found in claims.values() for claim in found} == {id}
 
 
@@ -142,7 +142,7 @@ def test_a_user_name_of_blackboard_may_contain_an_underscore_only_if_blackboard_
 def test_a_login_of_github_is_known_from_the_name_of_the_folder(tmp_path, folder, id):
     (tmp_path / folder / "hw-ada" / ".git").mkdir(parents=True)
     place = tmp_path / folder
-    assert github_classroom.read(place, entries_of(place))["hw-ada"][0].id == id
+    assert github_classroom.read(Download(place, entries_of(place)))["hw-ada"][0].id == id
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [", "\0"])
@@ -191,5 +191,92 @@ def test_a_login_may_end_like_another(tmp_path, folder, ids):
         (place / name / ".git").mkdir(parents=True)
     roster = "identifier,github_username\n1,ada\n2,x-ada\n"
     (place / "classroom_roster.csv").write_text(roster)
-    claims = github_classroom.read(place, entries_of(place))
+    claims = github_classroom.read(Download(place, entries_of(place)))
     assert [claims[name][0].id for name in ("hw-ada", "hw-x-ada")] == ids
+
+
+def repositories(place, *names, **files):
+    """Make a clone of each repository in `place`, with the files of the assignment, and return `place`."""
+    for name in names:
+        (place / name / ".git").mkdir(parents=True)
+        for file, content in files.items():
+            (place / name / file).write_text(content)
+    return place
+
+
+def logins(place, ids=None, platform=None):
+    found = submissions.find(place, platform, ids)
+    assert found.platform == "Classroom 50"
+    return [one.id for one in found.submissions]
+
+
+TIMED = "intro-ml-hw-1_submissions_2026_09_01_T_10_00_00"
+HEAD = "username,first_name,last_name,email,section,score,submission_tag\n"
+MARKED = {".classroom50.yaml": 'classroom: "intro-ml"\nassignment: "hw-1"\n'}
+
+
+@pytest.mark.parametrize(
+    "folder, files, scores, ids",
+    [
+        (TIMED, {}, "", {}),
+        ("class", MARKED, "", {}),
+        ("class", {}, f"{HEAD}a-eve\na-Bob\neve\n", {}),
+        ("class", {}, "", {"a-eve": "1", "a-bob": "2", "eve": "3"}),
+    ],
+    ids=["name of the folder", "files of the repositories", "scores.csv", "ids of the instructor"],
+)
+def test_the_login_of_classroom50_begins_where_the_evidence_says(
+    tmp_path, folder, files, scores, ids
+):
+    # What the two names have in common would also fit the logins "eve" and "bob".
+    place = repositories(tmp_path / folder, "intro-ml-hw-1-a-eve", "intro-ml-hw-1-a-bob", **files)
+    if scores:
+        (place / "scores.csv").write_text(scores)
+    known = {login: id for login, id in ids.items()}
+    assert sorted(logins(place, known or None)) == sorted(
+        ["1", "2"] if ids else ["a-eve", "a-Bob" if scores else "a-bob"]
+    )
+
+
+def test_the_login_of_classroom50_begins_after_what_all_names_have_in_common(tmp_path):
+    place = repositories(tmp_path / "class", "intro-ml-hw-1-ada", "intro-ml-hw-1-bob-o")
+    assert logins(place) == ["ada", "bob-o"]
+    plain = tmp_path / "without clones"
+    for name in ("cs-hw-ada", "cs-hw-bob"):
+        (plain / name).mkdir(parents=True)
+    assert logins(plain, platform="classroom50") == ["ada", "bob"]
+    assert submissions.find(plain).platform == DOWNLOADS["plain"].title
+
+
+def test_a_login_of_classroom50_that_cannot_be_known_is_refused(tmp_path):
+    alone = repositories(tmp_path / "class", "intro-ml-hw-1-a-eve")
+    with pytest.raises(DownloadProblem, match="does not say where the login begins in intro-ml"):
+        submissions.find(alone, "classroom50")
+    assert logins(alone, {"intro-ml-hw-1-a-eve": "7"}, "classroom50") == ["7"]
+    (alone / "scores.csv").write_text(f"{HEAD}a-eve\neve\n")
+    with pytest.raises(DownloadProblem, match="does not say where the login begins in intro-ml"):
+        submissions.find(alone)
+
+
+def test_repositories_of_two_assignments_are_refused(tmp_path):
+    names = ("cs-hw1-ada", "cs-hw1-bob", "cs-hw2-ada")
+    place = repositories(tmp_path / "cs-hw1_submissions_2026_09_01_T_10_00_00", *names)
+    with pytest.raises(DownloadProblem, match="several assignments, for example cs-hw2-ada next"):
+        submissions.find(place)
+
+
+def test_one_student_does_not_change_how_a_class_is_read(tmp_path):
+    place = repositories(tmp_path / "class", "intro-ml-hw-1-a-eve", "intro-ml-hw-1-a-bob", **MARKED)
+    lie = 'classroom: "intro-ml"\nassignment: "hw-1-a"\n'
+    repositories(place, "intro-ml-hw-1-a-dan", **{".classroom50.yaml": lie})
+    assert logins(place) == ["a-bob", "a-dan", "a-eve"]
+    plain = repositories(tmp_path / "plain", "a-b-eve", **MARKED)
+    for name in ("ada", "bob"):
+        (plain / name).mkdir()
+    assert [one.id for one in submissions.find(plain).submissions] == ["a-b-eve", "ada", "bob"]
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "classroom: [1]\nassignment: b", "\0"])
+def test_a_broken_file_of_classroom50_is_no_evidence(tmp_path, text):
+    place = repositories(tmp_path / "c", "c-hw-ada", "c-hw-bob", **{".classroom50.yaml": text})
+    assert logins(place) == ["ada", "bob"]

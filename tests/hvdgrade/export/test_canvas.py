@@ -343,18 +343,41 @@ def test_no_name_leads_to_another_students_row():
 
 
 def test_a_column_that_canvas_does_not_import_is_refused():
-    before = gradebook([("A", 1, "", "ada", "", "")]).replace(b",A\r\n", b",\r\n")
+    before = gradebook([("A", 1, "", "ada", "", "")]).replace(b",Final\r\n", b",Final (9)\r\n")
     with pytest.raises(CannotExport) as refused:
-        canvas.fill(before, "Final", [result("ada")])
-    assert str(refused.value) == ("'Final' is read only in Canvas: name an assignment's column.")
+        canvas.fill(before, "Final (9)", [result("ada")])
+    assert str(refused.value) == (
+        "'Final (9)' is read only in Canvas: name an assignment's column."
+    )
 
 
-@pytest.mark.parametrize("column", ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"])
-def test_a_column_that_says_who_a_student_is_stays(column):
-    before = gradebook([("A", 1, "", "ada", "", "")])
-    assert f",{column},".encode() in b"," + before
-    with pytest.raises(CannotExport, match=re.escape(f"its assignments are: {COLUMN}")):
+# The columns of a gradebook of Canvas that are not assignments, and an assignment without its id.
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("Student", "ID", "SIS User ID", "SIS Login ID", "Integration ID", "Root Account"),
+        *("Section", "Notes", "Homework Current Score", "Homework (2) Final Points"),
+        *("Current Score", "Unposted Final Score", "Current Grade", "Final Grade"),
+        *("Override Score", "Override Grade", "Override Status", "Essay (draft 1)", "Essay 1234"),
+    ],
+)
+def test_a_column_that_is_no_assignment_is_never_filled(column):
+    head = ["Student", "ID", "SIS Login ID", COLUMN]
+    at = head.index(column) if column in head else 4
+    head[at:at] = [] if column in head else [column]
+    row = ["A", "1", "ada", "", ""][: len(head)]
+    before = f"{','.join(head)}\r\n{','.join(row)}\r\n".encode()
+    with pytest.raises(CannotExport) as refused:
         canvas.fill(before, column, [result("ada")], overwrite=True)
+    assert str(refused.value) == (
+        f"the gradebook has no assignment '{column}', because a number in brackets must end its "
+        f"heading; its assignments are: {COLUMN}"
+    )
+
+
+def test_a_gradebook_without_assignments_is_refused():
+    with pytest.raises(CannotExport, match="has no columns 'Essay \\(1\\)'; it has no assignment"):
+        canvas.fill(b"Student,ID,Notes\r\nA,1,\r\n", "Essay (1)", [result("1")])
 
 
 def test_without_the_points_of_a_column_nothing_is_scaled_and_nothing_written():

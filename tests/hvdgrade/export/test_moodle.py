@@ -108,6 +108,15 @@ def test_a_worksheet_in_another_language_needs_the_name_of_the_column():
     assert grades(after)[0] == "43.5"
 
 
+@pytest.mark.parametrize("head", [ENGLISH, GERMAN])
+def test_a_column_that_does_not_hold_the_grades_is_never_filled(head):
+    # The same grade for all, so that it looks like a maximum.
+    before = worksheet(*((*person[:3], "40.00") for person in PEOPLE), head=head)
+    for column in set(head) - {"Grade", "Bewertung"}:
+        with pytest.raises(CannotExport):
+            moodle.fill(before, [of(ADA)], column, overwrite=True)
+
+
 def test_what_must_stay_stays_and_is_named():
     people = [
         ("1", "A", "a@u", "40.00"),
@@ -139,7 +148,10 @@ def test_what_must_stay_stays_and_is_named():
         (b"", "not a CSV"),
         (b"\xff", "the worksheet is not UTF-8: use the file as Moodle exported it."),
         (worksheet(*PEOPLE, maximum=""), "the worksheet has no 'Maximum grade' next to the grade"),
-        (worksheet(*PEOPLE, maximum="scale"), "'Maximum grade' must be a number. Received: scale"),
+        (
+            worksheet(*PEOPLE, maximum="scale"),
+            "'Maximum grade', next to the grade, must be a number. Received: scale",
+        ),
     ],
 )
 def test_what_is_no_worksheet_is_refused(content, words):

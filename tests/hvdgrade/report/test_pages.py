@@ -1,5 +1,6 @@
 """The two HTML pages agree with the results, fetch and run nothing, and escape a submission's strings."""
 
+import ast
 import copy
 import json
 import os
@@ -493,6 +494,70 @@ def test_a_browser_fetches_and_runs_nothing_and_text_fits_the_page(tmp_path):
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 page.close()
         browser.close()
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("Zo\u00eb", "Zoe\u0308"),  # NFC and NFD
+        ("\ufb01nn", "finn"),  # a ligature
+        ("Ada", "ada"),
+        ("STRASSE", "stra\u00dfe"),
+        ("Ada B", "Ada  B"),
+        ("Ada B", "Ada\u00a0B"),
+        ("Ada\u200bB", "Ada\u200eB"),  # both are replaced by U+FFFD
+    ],
+)
+def test_students_whose_names_look_the_same_are_told_apart(one, other):
+    documents = []
+    for number, id in enumerate((one, other, "Bob")):
+        document = result("fail", batch={"name": f"file{number}"})
+        document["submission"] |= {"id": id, "student": id}
+        documents.append(document)
+    page = Page(class_page(documents, [("file0", "file1", 0.9), ("file1", "file2", 0.9)]))
+    said = [piece for piece, inside in page.inside if inside == "p" and piece.startswith("id ")]
+    assert "files file2" not in page.text
+    for id, file, times in ((one, "file0", 2), (other, "file1", 3)):  # in the table and in pairs
+        (remark,) = {line for line in said if line.endswith(f", files {file}")}
+        assert said.count(remark) == times
+        shown = " ".join(remark.split()).removeprefix("id ").removesuffix(f", files {file}")
+        assert shown.isascii() and ast.literal_eval(shown) == id  # as a browser shows it
+
+
+def test_names_that_differ_get_no_remark():
+    assert ", files " not in Page(class_page(a_class())).text
+
+
+TRACE = "".join(
+    f"[1,1]<stderr>: {line}\n"
+    for line in ("Traceback (most recent call last):", '  File "assessment.py"', "ValueError: <b>")
+)
+
+
+@pytest.mark.parametrize(
+    "cause, help, output, shown",
+    [
+        ("crashed", "", TRACE + "[1,1]<stderr>: a later word\n", "rank 1 says: ValueError: <b>"),
+        (
+            "ended",
+            "rank 1 says: KeyError: 'a. b'. Likely causes: (1) x. More: y",
+            "",
+            "rank 1 says: KeyError: 'a. b'",
+        ),
+        ("ended", "rank 1 says: KeyError: 3. More: y", "", "rank 1 says: KeyError: 3."),
+        ("crashed", "run it", "[1,0]<stderr>: no data\n\n--- mpirun ---\n", "rank 0 says: no data"),
+        ("killed", "", "[1,2]<stderr>:abort\n[1,0]<stdout>: epoch 1\n", "rank 2 says: abort"),
+        ("crashed", "", "[1,0]<stderr>: [rank0]: boom\u202e", "rank 0 says: boom\ufffd"),
+        ("crashed", "run it", "", ""),
+        ("timeout", "", "[1,0]<stderr>: a warning\n", ""),
+    ],
+)
+def test_the_class_page_shows_the_error_that_ended_a_submission(cause, help, output, shown):
+    document = result("fail", output=output)
+    document["resources"]["stop_cause"] = cause
+    document["checks"][0] |= {"state": "fail", "help": help}
+    page = Page(class_page([document]))
+    assert [piece for piece, inside in page.inside if inside == "code"] == [shown] * bool(shown)
 
 
 def test_students_with_the_same_name_have_separate_pages():

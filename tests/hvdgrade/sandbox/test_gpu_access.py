@@ -213,7 +213,7 @@ def test_the_doctor_reports_gpus_that_a_submission_cannot_open(tmp_path):
 def test_the_device_of_a_rank_that_was_never_observed_is_unknown(monkeypatch):
     watch = rank_devices.DeviceWatch(3)
     watch.numbers = {os.stat("/dev/full").st_rdev: "/dev/nvidia0"}
-    with open("/dev/full") as gpu:
+    with open("/dev/full", encoding="utf-8") as gpu:
         holder = subprocess.Popen(["sleep", "30"], stdin=gpu)
     try:
         sleeps = {0: psutil.Process(holder.pid), 1: psutil.Process()}

@@ -10,10 +10,12 @@ import pytest
 from check_cases import FAULTS, ROOT
 from check_events import run
 
+from hvdlab import cli, launch
 from hvdlab.check import command
 from hvdlab.check.command import CheckError, check
+from hvdlab.check.report import Checked
 from hvdlab.check.run_events import Run
-from hvdlab.launch import local
+from hvdlab.system import open_mpi
 
 
 def hvdlab_check(*arguments):
@@ -32,7 +34,7 @@ def test_the_command_shows_a_table_writes_json_and_says_by_its_exit_code_what_ca
     done = hvdlab_check("-np", 2, "--json", "found.json", script)
     assert done.returncode == 1
     assert "init_missing_torch.py:6" in done.stdout and "hvd.init()" in done.stdout
-    found = json.loads(Path("found.json").read_text())
+    found = json.loads(Path("found.json").read_text(encoding="utf-8"))
     assert [(one["id"], one["line"]) for one in found["findings"]] == [("init-missing", 6)]
 
 
@@ -47,7 +49,7 @@ def test_the_command_shows_a_table_writes_json_and_says_by_its_exit_code_what_ca
 def test_a_script_that_cannot_be_read_gets_one_sentence(name, text, sentence):
     script = Path(name)
     if text is not None:
-        script.write_text(text)
+        script.write_text(text, encoding="utf-8")
     done = hvdlab_check("-np", 2, script)
     assert done.returncode == 2
     assert sentence in done.stderr and "Traceback" not in done.stderr
@@ -68,7 +70,7 @@ def test_without_arguments_the_script_is_missing_and_nothing_else():
     ],
 )
 def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text, library):
-    Path("mine.py").write_text(text)
+    Path("mine.py").write_text(text, encoding="utf-8")
     reason = (
         f"mine.py trains with {library}, and `hvdlab check` knows the mistakes of scripts with "
     )
@@ -79,15 +81,23 @@ def test_a_script_whose_ranks_meet_without_horovod_is_not_said_to_be_alone(text,
 @pytest.mark.mpi
 @pytest.mark.thorough
 def test_a_script_that_fails_before_it_trains_is_told_as_that():
-    Path("mine.py").write_text("import horovod.torch as hvd\nhvd.init()\nopen('not there')\n")
-    with pytest.raises(CheckError, match="made no step of training: .*FileNotFoundError.*line 3"):
+    Path("mine.py").write_text(
+        "import horovod.torch as hvd\nhvd.init()\nopen('not there')\n", encoding="utf-8"
+    )
+    with pytest.raises(
+        CheckError, match="nothing was trained, because .*FileNotFoundError.*line 3"
+    ):
         check("mine.py", timeout=60)
 
 
 @pytest.mark.mpi
 def test_an_import_that_fails_is_not_taken_for_a_missing_init():
-    Path("helper.py").write_text("import horovod.torch as hvd\nimport not_there\nhvd.init()\n")
-    Path("mine.py").write_text("import horovod.torch as hvd\nimport helper\nhvd.rank()\n")
+    Path("helper.py").write_text(
+        "import horovod.torch as hvd\nimport not_there\nhvd.init()\n", encoding="utf-8"
+    )
+    Path("mine.py").write_text(
+        "import horovod.torch as hvd\nimport helper\nhvd.rank()\n", encoding="utf-8"
+    )
     done = hvdlab_check("-np", 2, "mine.py")
     assert done.returncode == 2 and "init-missing" not in done.stdout
     assert "ModuleNotFoundError: No module named 'not_there', line 2" in done.stderr
@@ -111,7 +121,7 @@ print(losses[15])
 
 @pytest.mark.mpi
 def test_what_the_check_left_out_is_stated_where_the_script_then_fails():
-    Path("mine.py").write_text(TRAINING)
+    Path("mine.py").write_text(TRAINING, encoding="utf-8")
     found = check("mine.py", timeout=60)
     assert (found.findings, found.error) == ([], None)
     assert "check ended the training of line 6 early" in found.left_out
@@ -154,8 +164,11 @@ def test_an_error_after_the_last_step_may_come_from_what_the_check_left_out(kind
 @pytest.mark.parametrize(
     "end, sentence",
     [
-        ("v1.Session()\nprint('done')", "line 5 opens a session of TensorFlow 1, .* only$"),
-        ("print('done')", "it reached its end, and no optimizer of PyTorch or Keras made a step$"),
+        ("v1.Session()\nprint('done')", r"line 5 opens a session of TensorFlow 1, .* only\.$"),
+        (
+            "print('done')",
+            r"the script reached its end, and no optimizer of PyTorch or Keras made a step\.$",
+        ),
         pytest.param(
             "raise SystemExit('no data')",
             r"rank 0 ended with exit code 1 \(no data\), line 5",
@@ -166,8 +179,8 @@ def test_an_error_after_the_last_step_may_come_from_what_the_check_left_out(kind
 )
 def test_how_a_script_ended_early_is_told(end, sentence):
     start = "import os\nimport horovod.torch as hvd\nhvd.init()\nclass v1: Session = dict\n"
-    Path("mine.py").write_text(f"{start}{end}\n")
-    with pytest.raises(CheckError, match=f"mine.py made no step of training: {sentence}$"):
+    Path("mine.py").write_text(f"{start}{end}\n", encoding="utf-8")
+    with pytest.raises(CheckError, match=f"mine.py: nothing was trained, because {sentence}"):
         check("mine.py", timeout=60)
 
 
@@ -177,7 +190,8 @@ def test_ranks_that_wait_for_ever_are_never_told_as_nothing_found(monkeypatch):
     monkeypatch.setattr(command, "judge", lambda events, facts: [])
     Path("mine.py").write_text(
         "import horovod.torch as hvd, torch\nhvd.init()\nif hvd.rank():\n"
-        "    hvd.allgather(torch.ones(1))\nhvd.allreduce(torch.ones(1))\n"
+        "    hvd.allgather(torch.ones(1))\nhvd.allreduce(torch.ones(1))\n",
+        encoding="utf-8",
     )
     said = (
         r"for ever. Rank 0 waited in hvd.allreduce, line 5. Rank 1 waited in hvd.allgather, line 4."
@@ -186,17 +200,70 @@ def test_ranks_that_wait_for_ever_are_never_told_as_nothing_found(monkeypatch):
         check("mine.py", timeout=60)
 
 
-def test_without_mpirun_there_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(local, "mpirun_command", lambda *of: ["mpirun-is-not-here"])
-    Path("mine.py").write_text("import horovod.torch\n")
-    with pytest.raises(CheckError, match="no mpirun here"):
-        check("mine.py")
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["missing.py"], "hvdlab: missing.py is not a file: name the Python script"),
+        (["lab.ipynb"], "hvdlab: lab.ipynb is a notebook, but ranks run a Python file: write"),
+        (["saved.py"], "hvdlab: saved.py is a notebook, but ranks run a Python file: write"),
+        (["broken.py"], "hvdlab: Python cannot read broken.py: "),
+        (["mine.py"], "hvdlab: there is no mpirun here: run `hvdlab doctor`."),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_before_anything_is_printed(
+    words, said, monkeypatch, capsys
+):
+    monkeypatch.setattr(open_mpi, "search_path", lambda: "/nowhere")
+    Path("mine.py").write_text("import horovod.torch\n", encoding="utf-8")
+    Path("broken.py").write_text("def\n", encoding="utf-8")
+    for notebook in ("lab.ipynb", "saved.py"):
+        Path(notebook).write_text(
+            '{"cells": [], "metadata": {"a": null}, "nbformat": 4}', encoding="utf-8"
+        )
+    assert cli.main(["check", *words]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith(said) and told.err.count("\n") == 1
+    if "notebook" in said:
+        assert cli.main(["run", "-np", "2", *words]) == 2
+        assert capsys.readouterr().err == told.err.replace("hvdlab:", "hvdlab run:")
+        with pytest.raises(launch.LaunchError, match="is a notebook"):
+            launch.run(words[0])
+
+
+def test_findings_that_cannot_be_written_are_shown_all_the_same(monkeypatch, capsys):
+    Path("mine.py").write_text("import horovod.torch\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        cli.main(["check", "--json", "not/there.json", "mine.py"])
+    assert "expected a file in a folder that exists, got not/there.json" in capsys.readouterr().err
+
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    checked = Checked([], None, None, "itself", 1, 1.0, "", {})
+    monkeypatch.setattr(command, "check", lambda *of, **them: checked)
+    monkeypatch.setattr(command.file_system, "write_text", full)
+    assert cli.main(["check", "--json", "found.json", "mine.py"]) == 2
+    told = capsys.readouterr()
+    assert "nothing" in told.out.lower()
+    assert told.err == "hvdlab: --json found.json cannot be written: No space left on device.\n"
 
 
 @pytest.mark.mpi
-def test_findings_that_cannot_be_written_are_shown_all_the_same():
-    done = hvdlab_check("-np", 2, "--json", "not/there.json", FAULTS / "init_missing_torch.py")
-    assert done.returncode == 2 and "hvd.init()" in done.stdout
-    assert done.stderr.splitlines()[-1] == (
-        "hvdlab: --json not/there.json cannot be written: No such file or directory."
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "print(1)\n",
+        "import torch\n",
+        "import horovod.torch as hvd\n",
+        "import horovod.torch as hvd\nhvd.init()\n",
+        "import torch.distributed as dist\nif False:\n    dist.init_process_group()\n",
+    ],
+    ids=["empty", "print", "torch", "horovod", "init", "ddp"],
+)
+def test_where_no_rank_trains_nothing_is_found(text):
+    Path("mine.py").write_text(text, encoding="utf-8")
+    with pytest.raises(
+        CheckError, match=r"mine\.py: nothing was trained, because the script reached"
+    ):
+        check("mine.py")

@@ -80,21 +80,23 @@ def count():
 
 @pytest.mark.parametrize("text", REMAINDERS.values(), ids=REMAINDERS)
 def test_a_remainder_by_the_number_of_gpus_is_named(text):
-    Path("script.py").write_text(BEFORE + text)
+    Path("script.py").write_text(BEFORE + text, encoding="utf-8")
     line = next(i for i, each in enumerate((BEFORE + text).splitlines(), 1) if "%" in each)
     assert read(Path("script.py")).remainder == line
 
 
 @pytest.mark.parametrize("text", NO_REMAINDERS.values(), ids=NO_REMAINDERS)
 def test_another_remainder_is_left_alone(text):
-    Path("script.py").write_text(BEFORE + text)
+    Path("script.py").write_text(BEFORE + text, encoding="utf-8")
     assert read(Path("script.py")).remainder is None
 
 
 def test_a_remainder_of_fp16_compression_is_named_too():
     """Many scripts give DistributedOptimizer one of Horovod's compressions, which stay on the GPU."""
     text = "c = hvd.Compression.fp16 if a else hvd.Compression.none\nmodel.to(local % n)\n"
-    Path("script.py").write_text(f"{BEFORE}{text}hvd.DistributedOptimizer(o, compression=c)")
+    Path("script.py").write_text(
+        f"{BEFORE}{text}hvd.DistributedOptimizer(o, compression=c)", encoding="utf-8"
+    )
     assert read(Path("script.py")).remainder == 8
 
 
@@ -165,7 +167,7 @@ def test_a_cuda_tensor_is_named_before_a_horovod_without_cuda_waits_for_ever():
     hvd = pytest.importorskip("horovod.torch")
     if hvd.cuda_built():
         pytest.skip("this Horovod was built with CUDA")
-    Path("mine.py").write_text(CUDA_TENSORS)
+    Path("mine.py").write_text(CUDA_TENSORS, encoding="utf-8")
     found = check("mine.py", timeout=60)
     assert [(one.id, one.line) for one in found.findings] == [("cuda-without-nccl", 16)]
     assert "compression=mine.compression" in found.findings[0].fix

@@ -150,7 +150,7 @@ def test_the_line_that_created_a_failing_object_is_noted():
 def test_a_lock_is_noted_once_however_often_it_is_asked_for(tmp_path):
     watch = Watch(tmp_path, __file__, rank=0, size=1, limit=8)
     hook = files_and_locks(watch)
-    with open(tmp_path / "lock", "w") as file:
+    with open(tmp_path / "lock", "w", encoding="utf-8") as file:
         for _ in range(3):
             hook("fcntl.flock", (file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB))
         hook("urllib.Request", ("http://a", None, {}, "GET"))

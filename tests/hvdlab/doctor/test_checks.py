@@ -26,7 +26,7 @@ from hvdlab.doctor.checks import (
 )
 from hvdlab.doctor.run_programs import ask, probe
 from hvdlab.doctor.two_rank_script import PLACES
-from hvdlab.system import open_mpi
+from hvdlab.system import hardware, open_mpi
 
 ROOT = Path(__file__).parents[3]
 
@@ -334,8 +334,8 @@ def test_the_memory_of_a_container_is_what_its_group_still_allows(
         (group / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {4 << 20} kB\n")
-    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert machine.available_memory() == free << 30
+    monkeypatch.setattr(hardware, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert hardware.available_memory() == free << 30
 
 
 # --- a Python or an MPI that does not fit ---------------------------------------------------------------

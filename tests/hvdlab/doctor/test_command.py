@@ -121,7 +121,7 @@ def examine(*arguments, **how) -> SimpleNamespace:
 def script(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True, parents=True)
     path.unlink(missing_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
     return path
 

@@ -24,7 +24,7 @@ def home(tmp_path, monkeypatch):
 
 def write(file: Path, text: str) -> Path:
     file.parent.mkdir(exist_ok=True)
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return file
 
 
@@ -45,7 +45,7 @@ def test_settings_are_variables_and_lines_of_files(home, monkeypatch):
     with mpi_settings.only(found[1:2]) as variables:
         assert "OMPI_MCA_pml" not in variables
         copy = Path(variables["HOME"], ".openmpi/mca-params.conf")
-        assert copy.read_text() == "btl = tcp,self\n"
+        assert copy.read_text(encoding="utf-8") == "btl = tcp,self\n"
     assert found[0].fix() == "unset OMPI_MCA_pml"
     subprocess.run(["sh", "-c", found[1].fix()], check=True, timeout=60)
     assert mpi_settings.settings() == [found[0], found[2]]

@@ -32,7 +32,7 @@ def found(name: str) -> ProgramOutput:
 
 def write(path: Path, text: str = "raise ImportError('of another Python')\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

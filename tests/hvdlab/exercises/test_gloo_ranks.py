@@ -21,7 +21,7 @@ def add_up(comm, first):
     one = torch.ones(1)
     dist.barrier()
     if comm.rank == 1 and not os.path.exists(first):
-        open(first, "w").close()
+        open(first, "w", encoding="utf-8").close()
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         threads = ThreadPoolExecutor(4)
         work = [

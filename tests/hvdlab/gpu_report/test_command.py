@@ -25,7 +25,16 @@ FIRST_LINE = (
 
 def hvdlab_gpu(out: Path, *arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "hvdlab.cli", "gpu", "--out", str(out), *map(str, arguments)],
+        [
+            sys.executable,
+            "-m",
+            "hvdlab.cli",
+            "gpu",
+            "--yes",
+            "--out",
+            str(out),
+            *map(str, arguments),
+        ],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
         capture_output=True,
         text=True,

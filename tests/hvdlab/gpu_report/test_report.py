@@ -1,6 +1,7 @@
 """The report of `hvdlab gpu`: JSON written and read, tables, and the comparison with an older report."""
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 
@@ -153,8 +154,45 @@ def test_a_folder_that_cannot_be_written_is_named(
     from hvdlab import cli
 
     (tmp_path / "file").write_text("")
-    assert cli.main(["gpu", "--out", str(tmp_path / "file")]) == 2
+    assert cli.main(["gpu", "--yes", "--out", str(tmp_path / "file")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "terminal, answer, starts",
+    [(False, "y", False), (True, "", False), (True, "no", False), (True, "Yes", True)],
+)
+def test_nothing_starts_before_the_user_has_seen_what_it_is(
+    terminal: bool,
+    answer: str,
+    starts: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from hvdlab import cli
+    from hvdlab.gpu_report import command
+
+    class Started(Exception):
+        """The parts would start."""
+
+    def look() -> None:
+        raise Started
+
+    monkeypatch.setattr(command.machine, "look", look)
+    monkeypatch.setattr(command.sys, "stdin", io.StringIO(f"{answer}\n"))
+    monkeypatch.setattr(command.sys.stdin, "isatty", lambda: terminal, raising=False)
+    out = tmp_path / "out"
+    try:
+        code = cli.main(["gpu", "--only", "facts", "bounds", "--out", str(out)])
+    except Started:
+        code = None
+    told = capsys.readouterr()
+    assert (code, out.exists()) == ((None, True) if starts else (2, False))
+    assert "Parts (2): facts, bounds." in told.out and str(out / "gpu.md") in told.out
+    seconds = sum(part.seconds for part in PARTS if part.name in ("facts", "bounds"))
+    assert f"at most {seconds:.0f} s" in told.out
+    assert ("nothing was started" in told.err) != starts and ("--yes" in told.err) != terminal
 
 
 def test_every_part_names_a_module_and_needs_that_exist() -> None:

@@ -49,7 +49,7 @@ def test_what_cannot_be_understood_is_refused(capsys, script, tmp_path):
         assert ended.value.code == 2
         assert last.endswith(f"error: argument {option}: expected {expected}, got {value}")
     assert refused(capsys, "-np", 2, tmp_path / "no.py").endswith(
-        "no.py is not a file: name the script for the ranks to run."
+        "no.py is not a file: name the Python script for the ranks to run."
     )
     assert refused(capsys, "-np", 2, "-H", "host1:x", script).startswith("-H: expected HOST:SLOTS")
     assert refused(capsys, "-np", 5, "-H", "localhost:4", script) == (

@@ -9,21 +9,22 @@ import re
 from pathlib import Path
 
 from hvdgrade.batch.downloads import plain
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download, Entry
 
 TITLE = "Blackboard"
 ATTEMPT = re.compile(r"_attempt_([0-9]{4}(?:-[0-9]{2}){5})(?=_|\.txt\Z|\Z)")
 ABOUT = re.compile(r"Name:\s*(.*?)\s*\(([^()]+)\)\s*\Z")
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each file that Blackboard can have named.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
     """
-    files = [entry for entry in entries if not entry.is_folder and ATTEMPT.search(entry.name)]
+    files = [
+        entry for entry in download.entries if not entry.is_folder and ATTEMPT.search(entry.name)
+    ]
     about = {entry.name: first_line(entry.path) for entry in files if entry.name.endswith(".txt")}
     return {entry.name: [claim(entry, about)] for entry in files}
 

@@ -6,9 +6,8 @@ A student who hands in again gets another folder. The time says which is the las
 import contextlib
 import datetime
 import re
-from pathlib import Path
 
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download
 
 TITLE = "Brightspace"
 WHEN = r"(?:[0-9]{1,2} [^\W\d_]+|[^\W\d_]+ [0-9]{1,2}),? [0-9]{4} [0-9]{3,4}(?: ?[AaPp][Mm])?"
@@ -21,14 +20,13 @@ FORMATS = [
 ]
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each file or folder that Brightspace can have named.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
     """
-    matches = {entry.name: NAMED.match(entry.name) for entry in entries}
+    matches = {entry.name: NAMED.match(entry.name) for entry in download.entries}
     claims: Claims = {
         name: [Claim(found[1], found[4] or "", found[2], sent=moment(found[3]))]
         for name, found in matches.items()

@@ -9,24 +9,22 @@ Source: lib/content_zipper.rb of https://github.com/instructure/canvas-lms
 """
 
 import re
-from pathlib import Path
 
 from hvdgrade.batch.downloads import plain
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download, Entry
 
 TITLE = "Canvas"
 USER_ID = re.compile(r"_(?=([0-9]+)_(?:[0-9]+_(.+)|((?:text|link)\.html))\Z)", re.DOTALL)
 ANONYMOUS = re.compile(r"(?:LATE_)?(anon_[^_]+)_(?:[0-9]+_(.+)|((?:text|link)\.html))\Z", re.DOTALL)
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each file that Canvas can have named.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
     """
-    claims = {entry.name: claim(entry) for entry in entries if not entry.is_folder}
+    claims = {entry.name: claim(entry) for entry in download.entries if not entry.is_folder}
     return {name: [found] for name, found in claims.items() if found}
 
 

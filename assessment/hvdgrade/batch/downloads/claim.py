@@ -57,6 +57,23 @@ class Claim:
     platform: str = ""
 
 
+@dataclass(frozen=True)
+class Download:
+    """The folder of a class.
+
+    Attributes:
+        folder: where it lies.
+        entries: its content.
+        is_named: whether the instructor has named the platform, so that it need not be recognised.
+        logins: what the instructor's table of ids calls the students. It may be empty.
+    """
+
+    folder: Path
+    entries: list[Entry]
+    is_named: bool = False
+    logins: frozenset[str] = frozenset()
+
+
 # Name of an entry -> the students to whom it belongs. An entry with an empty list belongs to the platform.
 # An entry that the platform cannot have made is missing.
 Claims = dict[str, list[Claim]]

@@ -1,34 +1,37 @@
 """GitHub Classroom: ASSIGNMENT-submissions/ with a clone of the repository ASSIGNMENT-LOGIN per student.
 
-`gh classroom clone student-repos` makes such a folder. If classroom_roster.csv, which GitHub Classroom offers
-for download, lies in it, the students have the identifiers and names of that file; otherwise the id is LOGIN.
+GitHub retired this service on 28 August 2026. This module reads the folders that `gh classroom clone
+student-repos` made before. If classroom_roster.csv, which GitHub Classroom offered for download, lies in such
+a folder, the students have the identifiers and names of that file; otherwise the id is LOGIN.
 """
 
 import csv
 import os
 from pathlib import Path
 
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download
 from hvdgrade.batch.downloads.problem import DownloadProblem
 
 TITLE = "GitHub Classroom"
 ROSTER = "classroom_roster.csv"
+ENDING = "-submissions"
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each folder that is a clone of a repository.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
 
     Raises:
         DownloadProblem: the roster cannot be read.
     """
-    clones = [e.name for e in entries if e.is_folder and os.path.exists(e.path / ".git")]
-    listed = clones and any(entry.name == ROSTER and not entry.is_folder for entry in entries)
-    people = roster(folder / ROSTER) if listed else {}
-    before = folder.resolve().name.removesuffix("-submissions") + "-"
+    clones = [e.name for e in download.entries if e.is_folder and os.path.exists(e.path / ".git")]
+    listed = clones and any(
+        entry.name == ROSTER and not entry.is_folder for entry in download.entries
+    )
+    people = roster(download.folder / ROSTER) if listed else {}
+    before = download.folder.resolve().name.removesuffix(ENDING) + "-"
     claims: Claims = {}
     for name in clones:
         login = name.removeprefix(before)
@@ -51,7 +54,7 @@ def roster(path: Path) -> dict[str, Claim]:
             rows = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error):
         raise DownloadProblem(
-            f"{path} is not a UTF-8 CSV file: download it from GitHub Classroom again."
+            f"{path} is not a UTF-8 CSV file: save it as UTF-8, as GitHub Classroom wrote it."
         ) from None
     return {
         row["github_username"]: Claim(row["identifier"], name=row.get("name") or "")

@@ -7,28 +7,27 @@ from pathlib import Path
 
 import yaml
 
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download
 from hvdgrade.batch.downloads.problem import DownloadProblem
 
 TITLE = "Gradescope"
 METADATA = "submission_metadata.yml"
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the students of each submission that the metadata names.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
 
     Raises:
         DownloadProblem: the metadata cannot be read.
     """
-    if not any(entry.name == METADATA and not entry.is_folder for entry in entries):
+    if not any(entry.name == METADATA and not entry.is_folder for entry in download.entries):
         return {}
-    metadata = load(folder / METADATA)
+    metadata = load(download.folder / METADATA)
     claims: Claims = {METADATA: []}
-    for entry in entries:
+    for entry in download.entries:
         about = metadata.get(entry.name)
         people = about.get(":submitters") if isinstance(about, dict) else None
         if students := [claim(person) for person in people or [] if isinstance(person, dict)]:

@@ -6,23 +6,23 @@ them contains the same pattern again, the whole name becomes the student's id.
 """
 
 import re
-from pathlib import Path
 
 from hvdgrade.batch.downloads import plain
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download, Entry
 
 TITLE = "Moodle"
 PARTICIPANT = re.compile(r"_([0-9]+)_assignsubmission_([a-z]+)_?")
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each file or folder that Moodle can have named.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
     """
-    return {entry.name: [claim(entry)] for entry in entries if PARTICIPANT.search(entry.name)}
+    return {
+        entry.name: [claim(entry)] for entry in download.entries if PARTICIPANT.search(entry.name)
+    }
 
 
 def claim(entry: Entry) -> Claim:

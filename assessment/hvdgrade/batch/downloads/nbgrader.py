@@ -3,22 +3,21 @@
 import os
 from pathlib import Path
 
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download
 
 TITLE = "nbgrader"
 TIMESTAMP = "timestamp.txt"
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each folder that nbgrader can have made.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
     """
     return {
         entry.name: [Claim(entry.name)]
-        for entry in entries
+        for entry in download.entries
         if entry.is_folder and holds_assignment(entry.path)
     }
 

@@ -1,8 +1,6 @@
 """A folder or a .py file per student, named by the student's id."""
 
-from pathlib import Path
-
-from hvdgrade.batch.downloads.claim import Claim, Claims, Entry
+from hvdgrade.batch.downloads.claim import Claim, Claims, Download, Entry
 from hvdgrade.submission.find_script import KINDS
 from hvdgrade.submission.script import SCRIPT
 
@@ -10,14 +8,13 @@ TITLE = "a folder or file per student"
 ENDINGS = sorted((".py", *(end for end in KINDS if end.startswith("."))), key=len, reverse=True)
 
 
-def read(folder: Path, entries: list[Entry]) -> Claims:
+def read(download: Download) -> Claims:
     """Return the student of each entry: its name, without the ending of a file.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
+        download: the folder of the class.
     """
-    return {entry.name: [claim(entry)] for entry in entries}
+    return {entry.name: [claim(entry)] for entry in download.entries}
 
 
 def claim(entry: Entry) -> Claim:

@@ -151,7 +151,9 @@ def _half(outputs: dict[str, ProgramOutput], package: str, name: str) -> Answer:
 def built_for(package: str) -> str:
     """The version that Horovod was built for, from its own record; "" where there is none."""
     try:
-        return json.loads((folder() / "metadata.json").read_text()).get(NAMES[package], "")
+        return json.loads((folder() / "metadata.json").read_text(encoding="utf-8")).get(
+            NAMES[package], ""
+        )
     except (OSError, ValueError):
         return ""
 

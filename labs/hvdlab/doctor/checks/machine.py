@@ -22,7 +22,7 @@ from hvdlab.doctor.answers import (
 from hvdlab.doctor.checks.environment import container_name, slurm_tasks
 from hvdlab.doctor.checks.gpus import usable_gpus
 from hvdlab.system.file_system import lacks
-from hvdlab.system.hardware import cpu_quota, physical_cores
+from hvdlab.system.hardware import available_memory, cpu_quota, physical_cores
 from hvdlab.system.slurm_job import tasks_on_nodes
 
 # Open MPI 5.0.11 asks for a file of this size there for each rank ("Space Requested: 16777216 B").
@@ -90,22 +90,6 @@ def memory(outputs: dict[str, ProgramOutput]) -> Answer:
         text += f", and {counted(there, 'rank')} may need {human(need)}: the system may kill a rank"
         return Answer(WARNING, text, "ps -eo rss,pid,args --sort=-rss | head")
     return Answer(OK, text)
-
-
-def available_memory() -> int:
-    """Return the available memory in bytes: of the system, or of the cgroup if that is less."""
-    lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (int((group / f"memory.{n}").read_text("utf-8")) for n in ("max", "current"))
-        # It includes the cache of files, which the kernel frees before it kills a process.
-        lines = map(str.split, (group / "memory.stat").read_text("utf-8").splitlines())
-        used -= sum(int(number) for name, number in lines if name == "inactive_file")
-        free = min(free, limit - used)
-    except (OSError, ValueError):
-        pass  # no such file, or "max"
-    return max(0, free)
 
 
 def shared_memory(outputs: dict[str, ProgramOutput]) -> Answer:
