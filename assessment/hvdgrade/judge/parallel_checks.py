@@ -16,7 +16,9 @@ from statistics import fmean
 
 from hvdgrade.evidence.evidence import UNMOVED, Evidence, ProbeEvidence
 from hvdgrade.evidence.hidden_data import alike
-from hvdgrade.judge.check import Case, Finding, check, last_error, likely, where_they_wait
+from hvdgrade.judge import causes
+from hvdgrade.judge.causes import likely
+from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
 from hvdgrade.judge.run_checks import RECORD_THE_NETWORK
 from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,
@@ -29,9 +31,7 @@ from hvdgrade.judge.traffic import (
     probed_exchanges,
 )
 from hvdgrade.profiles import Profile
-from hvdgrade.submission.script_facts import ScriptFacts
 
-OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 NOT_PROBED = Finding(
     "skipped",
     "not judged: the short run that measures it works only with batches of hvdlab's Batches, see below",
@@ -39,48 +39,6 @@ NOT_PROBED = Finding(
 )
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 OF_PROBE = ("ran", "replicas", "exchange")
-BEGIN_TO_LEARN = likely(
-    "the learning rate is zero or very small in the first steps, for example because of a long warmup: the "
-    "schedule must begin to learn within the first pass over the data",
-    "the script leaves out batches that are smaller than it asked for: it must train on every batch",
-)
-EXCHANGE_EQUALLY_OFTEN = likely(
-    "the script averages weights now and then instead of gradients in each step",
-    "it averages gradients less often in later steps than in the first ones",
-)
-
-
-def separate_training(facts: ScriptFacts) -> str:
-    """Return the most likely reason why ranks train separately, judged by the imports."""
-    if any(name.startswith(OFFICIAL_KERAS_MODULES) for name in facts.imports):
-        return (
-            "horovod.tensorflow.keras does not average gradients on Keras 3 and does not say so: "
-            "use 'import hvdlab.keras.horovod as hvd'"
-        )
-    roots = {name.split(".")[0] for name in facts.imports}
-    exchanges = roots & {"horovod", "mpi4py"} or "torch.distributed" in facts.imports
-    if "hvdlab.keras.horovod" not in facts.imports and not exchanges:
-        return "the script never imports Horovod, so each rank trains a model of its own"
-    if facts.uses_ddp:
-        return (
-            "the gradients are not averaged: in the training step call the network that "
-            "DistributedDataParallel returned, not the network inside it, and leave out no_sync()"
-        )
-    return (
-        "the gradients are not averaged: call step() of the optimizer that DistributedOptimizer returned, "
-        "and create that wrapper once"
-    )
-
-
-EVERY_FOURTH = "the script averages less often than in every fourth step"
-EXCHANGED_NO_GRADIENTS = (
-    "what the ranks exchange has no effect on their weights, for example because step() uses other "
-    "gradients"
-)
-NO_BROADCAST = (
-    "the ranks begin with different weights: broadcast rank 0's model and optimizer before the first "
-    "step"
-)
 
 
 @check("replicas", title="ranks train one model")
@@ -105,16 +63,7 @@ def replicas(case: Case) -> Finding:
         f"weights of ranks 0 and {first.differing_rank} differ by {first.difference:.1%} in "
         f"{first.differs_at} after epoch {first.epoch}"
     )
-    causes = [NO_BROADCAST, separate_training(case.evidence.script)]
-    rounds = exchanges(seen, [epoch.epoch for epoch in epochs], case.rules)
-    if None not in rounds and max(rounds) < case.rules.min_exchanges:
-        causes.reverse()  # the ranks exchange next to nothing
-    elif first is not epochs[0]:  # equal in the first epoch, so they began with equal weights
-        causes = [
-            causes[1],
-            "something depends on the rank, such as the learning rate or a step under 'if'",
-        ]
-    return Finding("fail", rationale, likely(*causes), numbers)
+    return Finding("fail", rationale, likely(case, *causes.REPLICAS), numbers)
 
 
 @check("exchange", title="gradients are exchanged")
@@ -151,7 +100,7 @@ def exchange(case: Case) -> Finding:
         )
     else:
         rationale += f"; averaging gradients needs at least {needed:.1f} rounds"
-        help = likely(separate_training(case.evidence.script), EVERY_FOURTH)
+        help = likely(case, *causes.EXCHANGE)
     return Finding("fail", rationale, help, numbers)
 
 
@@ -160,7 +109,7 @@ def flow(case: Case) -> Finding:
     found, rules, ranks = case.evidence.probe, case.rules, case.evidence.ranks
     if found is None:
         return NOT_PROBED
-    if stopped := did_not_finish(found):
+    if stopped := did_not_finish(case):
         return Finding("fail", *stopped)
     numbers = {
         "ranks": [asdict(rank) for rank in found.flow],
@@ -176,7 +125,7 @@ def flow(case: Case) -> Finding:
             f"in a short run nothing was learned: a class is only {exp(learned):.2f} "
             "times as likely on images with its label as on others"
         )
-        return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
+        return Finding("fail", rationale, likely(case, *causes.NOTHING_LEARNED), numbers)
     if others >= rules.min_flow:
         rationale = f"each rank learned classes that only other ranks were shown ({others:.0%})"
         return Finding("pass", rationale, evidence=numbers)
@@ -184,8 +133,7 @@ def flow(case: Case) -> Finding:
         f"rank {least} learned {others:.1%} of what the classes that only other ranks were shown could "
         f"teach it, less than {rules.min_flow:.0%}"
     )
-    causes = separate_training(case.evidence.script), EXCHANGED_NO_GRADIENTS
-    return Finding("fail", rationale, likely(*causes), numbers)
+    return Finding("fail", rationale, likely(case, *causes.FLOW), numbers)
 
 
 @check("equivalence", title="N ranks train like a single process", depends_on=OF_PROBE)
@@ -193,7 +141,7 @@ def equivalence(case: Case) -> Finding:
     found, rules, ranks = case.evidence.probe, case.rules, case.evidence.ranks
     if found is None:
         return NOT_PROBED
-    if stopped := did_not_finish(found):
+    if stopped := did_not_finish(case):
         return Finding("fail", *stopped)
     drop = exchange_drop(case.evidence.observation, case.evidence.epochs, found.probe, rules)
     growth = exchange_growth(found.probe, rules)
@@ -208,15 +156,14 @@ def equivalence(case: Case) -> Finding:
     }
     if found.distance >= UNMOVED:
         rationale = "the weights do not move in a short run, so there is nothing to compare"
-        return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
+        return Finding("fail", rationale, likely(case, *causes.NOTHING_LEARNED), numbers)
     rationale = (
         f"the weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
         f"{found.distance:.1%} of the distance that they move"
     )
     if found.distance > rules.equivalence_tolerance:
         rationale += f", more than {rules.equivalence_tolerance:.0%}"
-        causes = causes_of_difference(case.evidence, rules)
-        return Finding("fail", rationale, likely(*causes[:2]), numbers)
+        return Finding("fail", rationale, likely(case, *causes.EQUIVALENCE), numbers)
     # While the learning rate is small, ranks that train separately and average their weights now and then
     # reach nearly the same weights as with averaged gradients. A script can also recognise the probe.
     if drop and drop > rules.max_exchange_drop:
@@ -224,42 +171,14 @@ def equivalence(case: Case) -> Finding:
             f", but in each step there they exchange {drop:.1f} times as many bytes as in the graded run, "
             f"more than {rules.max_exchange_drop:g} times"
         )
-        return Finding("fail", rationale, EXCHANGE_EQUALLY_OFTEN, numbers)
+        return Finding("fail", rationale, likely(case, *causes.MORE_IN_THE_PROBE), numbers)
     if growth and growth > rules.max_exchange_growth:
         rationale = (
             f"with batches {ranks} times as large the ranks exchange {growth:.1f} times as many bytes in a "
             "step"
         )
-        help = likely(
-            "the ranks exchange images or activations instead of gradients: each rank must train on its own "
-            "batch, and the number of gradients does not depend on the batch size",
-            "they gather the results of each batch for a metric: exchange the sum or the mean",
-        )
-        return Finding("fail", rationale, help, numbers)
+        return Finding("fail", rationale, likely(case, *causes.GROWS), numbers)
     return Finding("pass", rationale, evidence=numbers)
-
-
-def causes_of_difference(evidence: Evidence, rules: Profile) -> list[str]:
-    """Return why ranks do not reach the weights of a single process, the most likely cause first."""
-    facts, causes = evidence.script, []
-    if facts.adasum:
-        causes.append(f"{facts.adasum} does not average gradients: use op=hvd.Average")
-    if facts.reader:
-        causes.append(f"{facts.reader} reads the images: train on the batches of hvdlab's Batches")
-    if facts.sum_loss:
-        causes.append(f"{facts.sum_loss} sums over the images: the loss must be their mean")
-    if evidence.probe.replicas > rules.replica_tolerance:
-        causes.append(separate_training(facts))
-    if facts.random:
-        causes.append(
-            f"{facts.random} makes the runs random: leave out your own augmentation, mixing of images, noise "
-            "and dropout"
-        )
-    return [
-        *causes,
-        "the script averages weights now and then: average gradients in each step",
-        "the loss is not the mean over the images of its batch, or the script leaves out small batches",
-    ]
 
 
 def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
@@ -286,8 +205,9 @@ def may_suit_float32_only(found: ProbeEvidence, rules: Profile) -> bool:
     return bool(found.refused) or apart
 
 
-def did_not_finish(found: ProbeEvidence) -> tuple[str, str] | None:
+def did_not_finish(case: Case) -> tuple[str, str] | None:
     """Return (rationale, help) if the probe gave nothing to compare, else None."""
+    found = case.evidence.probe
     if found.refused:
         return found.refused[0], RECORD_THE_NETWORK
     seen = found.probe.failed
@@ -298,8 +218,5 @@ def did_not_finish(found: ProbeEvidence) -> tuple[str, str] | None:
         "although the graded run did"
     )
     error = last_error(seen.output) or where_they_wait(seen)
-    causes = likely(
-        "a number of images or steps is written into the script: compute it from the data",
-        "the script does not record each epoch, or records fewer epochs if there are few images",
-    )
-    return rationale, f"{error}. {causes}" if error else causes
+    help = likely(case, *causes.PROBE_STOPPED)
+    return rationale, f"{error}. {help}" if error else help
