@@ -67,7 +67,9 @@ HVDGRADE = {
         "profiles submission output record_limits hvdlab.data hvdlab.record hvdlab.probe_mode "
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras numpy torch"
     ),
-    "report": "output profiles submission sandbox evidence judge hvdgrade hvdlab.system rich jinja2",
+    "report": (
+        "output profiles submission sandbox evidence judge hvdgrade hvdlab.hints hvdlab.system rich jinja2"
+    ),
     "run": (
         "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.system "
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras psutil numpy frameworks"
