@@ -23,7 +23,7 @@ from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
-from hvdgrade.run import calibrate, orphans
+from hvdgrade.run import calibrate, orphans, start_failures
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.run.sandboxed_run import SandboxedRun
@@ -217,6 +217,7 @@ def one_round(
             budget = calibration.budget(examples, rules.budget_serial_epochs)
         tell("running the submission ...", stage="running")
         seen = graded_run(source, ranks, shown, copies, budget, rules, tier, tell)
+        start_failures.require_start(source, seen, shown, rules, tier, tell)
         tell("comparing the ranks ...", stage="comparing")
         epochs, refused = evaluator.compare(seen, rules, examples)
         evidence = Evidence(seen, epochs, refused, facts)

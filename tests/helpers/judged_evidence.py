@@ -99,7 +99,7 @@ def verdict(
 
 def run_check(id: str, given: Evidence) -> check.Check:
     """The result of one check, as if the checks on which it depends had passed."""
-    passed = {base: check.Check(base, "", "pass", 1, "") for base in check.CHECKS[id].depends_on}
+    passed = {base: check.Check(base, "", "pass", 1, "") for base in RULES.points if base != id}
     return check.run_check(id, check.Case(given, RULES, 30.0), passed)
 
 

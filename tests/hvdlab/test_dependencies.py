@@ -24,16 +24,20 @@ HVDLAB = {
     "noise_scale": "numpy",
     "arguments": "",
     "assessment_networks": "record",
+    "recordable": "assessment_networks",
     "scaling": "numpy rich",
     "script_analysis": "",
     "hints": "script_analysis",
     "data": "record system probe_mode arguments numpy huggingface_hub rich",
     "launch": "system arguments psutil mpi4py",
     "torch": (
-        "data record probe_mode schedules noise_scale system assessment_networks numpy tokenizers "
+        "data record recordable probe_mode schedules noise_scale system assessment_networks numpy "
+        "tokenizers frameworks"
+    ),
+    "keras": (
+        "data record recordable probe_mode schedules noise_scale system assessment_networks numpy "
         "frameworks"
     ),
-    "keras": "data record probe_mode schedules noise_scale system assessment_networks numpy frameworks",
     "check": "launch record script_analysis hints system arguments cli numpy psutil rich frameworks",
     "doctor": "system launch data torch keras arguments cli numpy rich psutil frameworks",
     "bench": (
@@ -63,7 +67,9 @@ HVDGRADE = {
         "profiles submission output record_limits hvdlab.data hvdlab.record hvdlab.probe_mode "
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras numpy torch"
     ),
-    "report": "output profiles submission sandbox evidence judge hvdgrade hvdlab.system rich jinja2",
+    "report": (
+        "output profiles submission sandbox evidence judge hvdgrade hvdlab.hints hvdlab.system rich jinja2"
+    ),
     "run": (
         "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.system "
         "hvdlab.assessment_networks hvdlab.probe_mode hvdlab.torch hvdlab.keras psutil numpy frameworks"

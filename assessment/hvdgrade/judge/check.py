@@ -133,11 +133,6 @@ def where_explained(title: str) -> str:
     return f'More: assessment/failed_checks.md, section "{title[:1].upper()}{title[1:]}".'
 
 
-def likely(first: str, second: str) -> str:
-    """Return a help text that names the two most likely causes of what was measured."""
-    return f"Likely causes: (1) {first}; (2) {second}"
-
-
 def last_error(output: str) -> str:
     """Return the last line of the first complete Python traceback with its rank; "" if there is none.
 

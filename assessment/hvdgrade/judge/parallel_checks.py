@@ -13,7 +13,9 @@ by letting every rank do all the work.
 from dataclasses import asdict
 
 from hvdgrade.evidence.evidence import UNMOVED, Evidence, ProbeEvidence
-from hvdgrade.judge.check import Case, Finding, check, last_error, likely, where_they_wait
+from hvdgrade.judge import causes
+from hvdgrade.judge.causes import likely
+from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
 from hvdgrade.judge.run_checks import RECORD_THE_NETWORK
 from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,
@@ -28,59 +30,13 @@ from hvdgrade.judge.traffic import (
     shortage,
 )
 from hvdgrade.profiles import Profile
-from hvdgrade.submission.script_facts import ScriptFacts
-from hvdlab.assessment_networks import network_weights
-from hvdlab.record import is_statistic
 
-OFFICIAL_KERAS_MODULES = ("horovod.tensorflow.keras", "horovod.keras")
 NOT_PROBED = Finding(
     "skipped",
     "not judged: the short run that measures it works only with batches of hvdlab's Batches, see below",
 )
 ALONE = "one rank only: nothing to compare, and nothing distributed to give points for"
 OF_PROBE = ("ran", "replicas", "exchange")
-BEGIN_TO_LEARN = likely(
-    "the learning rate is zero or very small in the first steps, for example because of a long warmup: the "
-    "schedule must begin to learn within the first pass over the data",
-    "the script leaves out batches that are smaller than it asked for: it must train on every batch",
-)
-AVERAGE_EQUALLY_OFTEN = likely(
-    "the script averages weights now and then instead of gradients in each step",
-    "it averages gradients less often in later steps than in the first ones",
-)
-
-
-def separate_training(facts: ScriptFacts) -> str:
-    """Return the most likely reason why ranks train separately, judged by the imports."""
-    if any(name.startswith(OFFICIAL_KERAS_MODULES) for name in facts.imports):
-        return (
-            "horovod.tensorflow.keras does not average gradients on Keras 3 and does not say so: "
-            "use 'import hvdlab.keras.horovod as hvd'"
-        )
-    roots = {name.split(".")[0] for name in facts.imports}
-    exchanges = roots & {"horovod", "mpi4py"} or "torch.distributed" in facts.imports
-    if "hvdlab.keras.horovod" not in facts.imports and not exchanges:
-        return "the script never imports Horovod, so each rank trains a model of its own"
-    if facts.uses_ddp:
-        return (
-            "the gradients are not averaged: in the training step call the network that "
-            "DistributedDataParallel returned, not the network inside it, and leave out no_sync()"
-        )
-    return (
-        "the gradients are not averaged: call step() of the optimizer that DistributedOptimizer returned, "
-        "and create that wrapper once"
-    )
-
-
-EVERY_FOURTH = "the script averages less often than in every fourth step"
-EXCHANGED_NO_GRADIENTS = (
-    "what the ranks exchange has no effect on their weights, for example because step() uses other "
-    "gradients"
-)
-NO_BROADCAST = (
-    "the ranks begin with different weights: broadcast rank 0's model and optimizer before the first "
-    "step"
-)
 
 
 @check("replicas", title="ranks train one model")
@@ -105,16 +61,7 @@ def replicas(case: Case) -> Finding:
         f"weights of ranks 0 and {first.differing_rank} differ by {first.difference:.1%} in "
         f"{first.differs_at} after epoch {first.epoch}"
     )
-    causes = [NO_BROADCAST, separate_training(case.evidence.script)]
-    rounds = exchanges(seen, [epoch.epoch for epoch in epochs], case.rules)
-    if None not in rounds and max(rounds) < case.rules.min_exchanges:
-        causes.reverse()  # the ranks exchange next to nothing
-    elif first is not epochs[0]:  # equal in the first epoch, so they began with equal weights
-        causes = [
-            causes[1],
-            "something depends on the rank, such as the learning rate or a step under 'if'",
-        ]
-    return Finding("fail", rationale, likely(*causes), numbers)
+    return Finding("fail", rationale, likely(case, *causes.REPLICAS), numbers)
 
 
 @check("exchange", title="gradients are exchanged")
@@ -152,7 +99,7 @@ def exchange(case: Case) -> Finding:
         )
     else:
         rationale += f"; averaging gradients needs at least {needed:.1f} rounds"
-        help = likely(separate_training(case.evidence.script), EVERY_FOURTH)
+        help = likely(case, *causes.EXCHANGE)
     return Finding("fail", rationale, help, numbers)
 
 
@@ -161,7 +108,7 @@ def flow(case: Case) -> Finding:
     found, rules, ranks = case.evidence.probe, case.rules, case.evidence.ranks
     if found is None:
         return NOT_PROBED
-    if stopped := did_not_finish(found):
+    if stopped := did_not_finish(case):
         return Finding("fail", *stopped)
     numbers = {
         "ranks": [asdict(rank) for rank in found.flow],
@@ -173,7 +120,7 @@ def flow(case: Case) -> Finding:
         rationale = (
             "in a short run nothing was learned: the probabilities of the classes did not change"
         )
-        return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
+        return Finding("fail", rationale, likely(case, *causes.NOTHING_LEARNED), numbers)
     each = [rank.others if much else rank.others_change for rank in found.flow]
     least = min(range(ranks), key=each.__getitem__)
     others = each[least]
@@ -184,8 +131,7 @@ def flow(case: Case) -> Finding:
         f"rank {least} learned {others:.1%} of what the classes that only other ranks were shown could "
         f"teach it, less than {rules.min_flow:.0%}"
     )
-    causes = separate_training(case.evidence.script), EXCHANGED_NO_GRADIENTS
-    return Finding("fail", rationale, likely(*causes), numbers)
+    return Finding("fail", rationale, likely(case, *causes.FLOW), numbers)
 
 
 @check("equivalence", title="N ranks train like a single process", depends_on=OF_PROBE)
@@ -193,7 +139,7 @@ def equivalence(case: Case) -> Finding:
     found, rules, ranks = case.evidence.probe, case.rules, case.evidence.ranks
     if found is None:
         return NOT_PROBED
-    if stopped := did_not_finish(found):
+    if stopped := did_not_finish(case):
         return Finding("fail", *stopped)
     less, growth = shortage(case.evidence, rules), exchange_growth(found.probe, rules)
     numbers = {
@@ -208,24 +154,19 @@ def equivalence(case: Case) -> Finding:
     }
     if found.distance >= UNMOVED:
         rationale = "the weights do not move in a short run, so there is nothing to compare"
-        return Finding("fail", rationale, BEGIN_TO_LEARN, numbers)
+        return Finding("fail", rationale, likely(case, *causes.NOTHING_LEARNED), numbers)
     if growth and growth > rules.max_exchange_growth:
         rationale = (
             f"with batches {ranks} times as large the ranks exchange {growth:.1f} times as many bytes in a "
             "step"
         )
-        help = likely(
-            "the ranks exchange images or activations instead of gradients: each rank must train on its own "
-            "batch, and the number of gradients does not depend on the batch size",
-            "they gather the results of each batch for a metric: exchange the sum or the mean",
-        )
-        return Finding("fail", rationale, help, numbers)
+        return Finding("fail", rationale, likely(case, *causes.GROWS), numbers)
     if found.replicas > rules.replica_tolerance:
         rationale = (
             f"in the middle of an epoch, after step {found.differing_step} of a short run, the ranks have "
             f"different weights ({', '.join(found.differing[:3])}{', ...' * (len(found.differing) > 3)})"
         )
-        return Finding("fail", rationale, unequal_in_an_epoch(found, rules), numbers)
+        return Finding("fail", rationale, likely(case, *causes.UNEQUAL), numbers)
     rationale = (
         f"the weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
         f"{found.distance:.1%} of the distance that they move"
@@ -233,60 +174,20 @@ def equivalence(case: Case) -> Finding:
     limit = tolerance(found, rules)
     if found.distance > limit:
         rationale += f", more than {limit:.0%}"
-        causes = causes_of_difference(case.evidence, rules)
-        return Finding("fail", rationale, likely(*causes[:2]), numbers)
+        return Finding("fail", rationale, likely(case, *causes.EQUIVALENCE), numbers)
     if less:
         rationale += (
             f", but in the graded run the ranks exchanged only {less.rounds:.1f} rounds of all gradients in "
             f"the {less.steps:.0f} steps of epoch {less.epoch}. With the numbers that the script sends, at "
             f"least {less.needed:.1f} are needed"
         )
-        return Finding("fail", rationale, AVERAGE_EQUALLY_OFTEN, numbers)
+        return Finding("fail", rationale, likely(case, *causes.TOO_RARE), numbers)
     return Finding("pass", rationale, evidence=numbers)
 
 
 def tolerance(found: ProbeEvidence, rules: Profile) -> float:
     """Return the largest distance that rounding of the numbers that the script sends explains."""
     return rules.rounding_tolerance if sends_16_bits(found, rules) else rules.equivalence_tolerance
-
-
-def unequal_in_an_epoch(found: ProbeEvidence, rules: Profile) -> str:
-    """Return why ranks that have equal weights after an epoch differ within it, by what differs."""
-    trained = [name for name in network_weights(rules.network) if not is_statistic(name)]
-    equal = [name for name in trained if name not in found.differing]
-    if equal:
-        return likely(
-            f"the gradients of {', '.join(found.differing[:3])} are not averaged in each step: average the "
-            "gradients of all layers before each step of the optimizer",
-            "the script averages different layers in different steps",
-        )
-    return likely(
-        "the script averages weights now and then: average gradients in each step",
-        "it averages gradients in some steps only, and trains with a rank's own gradients in the others",
-    )
-
-
-def causes_of_difference(evidence: Evidence, rules: Profile) -> list[str]:
-    """Return why ranks do not reach the weights of a single process, the most likely cause first."""
-    facts, causes = evidence.script, []
-    if facts.adasum:
-        causes.append(f"{facts.adasum} does not average gradients: use op=hvd.Average")
-    if facts.reader:
-        causes.append(f"{facts.reader} reads the images: train on the batches of hvdlab's Batches")
-    if facts.sum_loss:
-        causes.append(f"{facts.sum_loss} sums over the images: the loss must be their mean")
-    if evidence.probe.replicas > rules.replica_tolerance:
-        causes.append(separate_training(facts))
-    if facts.random:
-        causes.append(
-            f"{facts.random} makes the runs random: leave out your own augmentation, mixing of images, noise "
-            "and dropout"
-        )
-    return [
-        *causes,
-        "the script averages weights now and then: average gradients in each step",
-        "the loss is not the mean over the images of its batch, or the script leaves out small batches",
-    ]
 
 
 def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
@@ -316,8 +217,9 @@ def may_suit_float32_only(found: ProbeEvidence, rules: Profile) -> bool:
     return bool(found.refused) or apart
 
 
-def did_not_finish(found: ProbeEvidence) -> tuple[str, str] | None:
+def did_not_finish(case: Case) -> tuple[str, str] | None:
     """Return (rationale, help) if the probe gave nothing to compare, else None."""
+    found = case.evidence.probe
     if found.refused:
         return found.refused[0], RECORD_THE_NETWORK
     seen = found.probe.failed
@@ -328,8 +230,5 @@ def did_not_finish(found: ProbeEvidence) -> tuple[str, str] | None:
         "although the graded run did"
     )
     error = last_error(seen.output) or where_they_wait(seen)
-    causes = likely(
-        "a number of images or steps is written into the script: compute it from the data",
-        "the script does not record each epoch, or records fewer epochs if there are few images",
-    )
-    return rationale, f"{error}. {causes}" if error else causes
+    help = likely(case, *causes.PROBE_STOPPED)
+    return rationale, f"{error}. {help}" if error else help

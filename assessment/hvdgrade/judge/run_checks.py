@@ -1,7 +1,9 @@
 """Check whether the graded run came to its end and every rank recorded its epochs."""
 
 from hvdgrade.evidence.observation import Observation
-from hvdgrade.judge.check import Case, Finding, check, last_error, likely, where_they_wait
+from hvdgrade.judge import run_causes as causes
+from hvdgrade.judge.causes import likely
+from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
 
 LIMITS = {
     "out_of_memory": "it needed more memory than it was given",
@@ -27,10 +29,10 @@ def ran(case: Case) -> Finding:
     }
     epochs = epochs_in_words(recorded)
     if seen.stop_cause not in ("ended", "timeout"):
-        rationale, help = stopped(seen, epochs, case.rules.stall_seconds)
+        rationale, help = stopped(case, epochs)
     elif refused:
         rationale, help = refused[0], RECORD_THE_NETWORK
-    elif problem := too_few_epochs(seen, recorded, epochs, case.rules.consecutive_epochs):
+    elif problem := too_few_epochs(case, recorded, epochs):
         rationale, help = problem
     else:
         if seen.stop_cause == "timeout":
@@ -47,8 +49,9 @@ def epochs_in_words(recorded: list[int]) -> str:
     return f"{count} of each of {len(recorded)} ranks arrived"
 
 
-def stopped(seen: Observation, epochs: str, stall_seconds: float) -> tuple[str, str]:
+def stopped(case: Case, epochs: str) -> tuple[str, str]:
     """Return (rationale, help) for a run that did not end by itself with exit code 0."""
+    seen = case.evidence.observation
     seconds = f"{seen.seconds:.1f} s"
     if seen.stop_cause == "crashed":
         return (
@@ -58,50 +61,33 @@ def stopped(seen: Observation, epochs: str, stall_seconds: float) -> tuple[str, 
     if seen.stop_cause == "killed":
         return (
             f"the run was ended by signal {(seen.exit_code or 128) - 128} after {seconds}",
-            likely(
-                "a crash in a library below Python: read the end of the output",
-                "too little memory: use a smaller batch",
-            ),
+            likely(case, *causes.KILLED),
         )
     if seen.stop_cause in LIMITS:
         return (
             f"it was ended after {seconds}: {LIMITS[seen.stop_cause]}; {epochs}",
-            likely(
-                "a loop allocates, starts or writes more in each step",
-                "the batch is too large",
-            ),
+            likely(case, *causes.LIMIT),
         )
     if seen.stop_cause == "took_more_cores":
         return (
             f"it was ended after {seconds}: it gave itself cores that it was not given",
-            likely(
-                "the script or a library sets the affinity of its processes: leave that out, because other "
-                "submissions are graded on the other cores",
-                "it starts its own mpirun or horovodrun with a binding of processes",
-            ),
+            likely(case, *causes.OTHER_CORES),
         )
     if seen.stop_cause == "output_flood":
         return (
             f"it printed {seen.output_bytes:,} bytes within {seen.seconds:.0f} s and was ended",
-            likely(
-                "it prints in each step: print once per epoch, on rank 0 only", "a loop never ends"
-            ),
+            likely(case, *causes.FLOOD),
         )
-    causes = likely(
-        "the ranks make unequal numbers of steps",
-        "only some ranks make a collective call, for example under 'if rank == 0'",
-    )
-    places = where_they_wait(seen)
+    help, places = likely(case, *causes.HANG), where_they_wait(seen)
     return (  # "hang"
-        f"no rank did any work for {stall_seconds:.0f} s; {epochs}",
-        f"Each rank waits for another. {places}. {causes}" if places else causes,
+        f"no rank did any work for {case.rules.stall_seconds:.0f} s; {epochs}",
+        f"Each rank waits for another. {places}. {help}" if places else help,
     )
 
 
-def too_few_epochs(
-    seen: Observation, recorded: list[int], epochs: str, needed: int
-) -> tuple[str, str] | None:
+def too_few_epochs(case: Case, recorded: list[int], epochs: str) -> tuple[str, str] | None:
     """Return (rationale, help) if the ranks did not record enough epochs in common, else None."""
+    seen, needed = case.evidence.observation, case.rules.consecutive_epochs
     common = set.intersection(*(set(seen.of(rank)) for rank in range(seen.ranks)))
     if max(recorded) == 0:
         rationale = (
@@ -109,30 +95,18 @@ def too_few_epochs(
             if seen.stop_cause == "ended"
             else f"no epoch was recorded within the {seen.seconds:.0f} s it was given"
         )
-        help = likely(
-            "recorder.epoch_end(epoch) is not called on every rank after each epoch (Keras: the callback)",
-            "the script ends, or is ended, before its first epoch is over",
-        )
+        help = likely(case, *causes.NOTHING_RECORDED)
         if seen.stop_cause == "timeout" and where_they_wait(seen):
             help = f"{where_they_wait(seen)}. {help}"
         return rationale, help
     if min(recorded) == 0:
-        return epochs, likely(
-            "the recorder is under 'if rank == 0': every rank records its own weights",
-            "a rank ends before its first epoch is over: read its output",
-        )
+        return epochs, likely(case, *causes.RANK_RECORDED_NOTHING)
     if min(recorded) < needed:
-        return f"{epochs}, at least {needed} are needed", likely(
-            "the script trains for too few epochs", "its epochs take too long for the budget"
-        )
+        return f"{epochs}, at least {needed} are needed", likely(case, *causes.FEW_EPOCHS)
     if len(common) < needed or before_the_last(seen) - common:
         return (
             f"the ranks recorded different epochs: {len(common)} of them came from every rank",
-            likely(
-                "recorder.epoch_end is given a number that differs between the ranks: give it the number of "
-                "the epoch",
-                "a rank stops earlier than the others, for example because of its own accuracy",
-            ),
+            likely(case, *causes.OTHER_EPOCHS),
         )
     return None
 

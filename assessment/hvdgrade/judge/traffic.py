@@ -14,7 +14,9 @@ FEWEST_UPDATES = 0.25  # per step: gradients may be accumulated over four steps
 COUNTED = 0.9  # of the bytes: a counter may be read a moment too early or too late
 # The same in rounds of float32 gradients where it is not known whether gradients are sent as 16-bit numbers.
 FEWEST_ROUNDS = FEWEST_UPDATES / 2 * COUNTED
-ROUNDS_OF_FEW_STEPS = 0.2  # per step, where an epoch has few: a fourth, less what its start and end may hide
+ROUNDS_OF_FEW_STEPS = (
+    0.2  # per step, where an epoch has few: a fourth, less what its start and end may hide
+)
 # The number of steps is only a claim of the script. When a small number of steps excuses few exchanges,
 # the grader does not believe fewer steps than result from batches of this many images per rank.
 USUAL_BATCH = 512

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from hvdgrade import __version__
 from hvdgrade.evidence.observation import Observation
+from hvdgrade.judge.check import Check
 from hvdgrade.judge.measured_flags import measured_flags
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.review import Review
+from hvdlab.hints.catalogue import CATALOGUE
 from hvdlab.system.hardware import cpu_facts, usable_cores
 
 SCHEMA = "hvdgrade/1"
@@ -115,9 +117,21 @@ def result(graded: Graded) -> dict:
         document["checks"] = [
             {name: getattr(check, name) for name in CHECK_FIELDS} for check in judgement.checks
         ]
+        document["hints"] = not_refuted(graded.review.hints, judgement.checks)
         document["flags"] += measured_flags(decisive.evidence, rules)
         document["resources"] = resources(seen, graded.stages)
     return document
+
+
+def not_refuted(hints: list[dict], checks: list[Check]) -> list[dict]:
+    """Return the hints that the measurements leave possible.
+
+    Args:
+        hints: what the source of the script shows. Each kind of mistake declares which checks refute it.
+        checks: the checks of the decisive round.
+    """
+    passed = {check.id for check in checks if check.state == "pass"}
+    return [hint for hint in hints if not CATALOGUE[hint["mistake"]].refuted_by & passed]
 
 
 def data_set(graded: Graded) -> str:

@@ -8,20 +8,12 @@ what was measured.
 """
 
 import ast
-import contextlib
-import io
-import re
-import tokenize
 from collections.abc import Iterator
 
-from hvdlab.hints.learning import is_text
+from hvdgrade.submission.carriers import suspicious
 from hvdlab.script_analysis.script import Script, Unreadable
 
 MAX_LITERAL_BYTES = 2000
-MAX_TEXT_BYTES = 16_000  # all strings together, without docstrings
-# Characters in comments and docstrings that belong to long words of letters and digits.
-MAX_UNREADABLE_CHARACTERS = 1000
-UNREADABLE = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[A-Za-z0-9+/=_.-]{25,}")
 MODULES = {
     "packed data": "base64 binascii zlib gzip bz2 lzma zipfile tarfile marshal pickle dill codecs",
     "native code": "ctypes cffi _ctypes mmap",
@@ -72,12 +64,13 @@ def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
         script: the parsed script.
         source: its bytes.
     """
-    in_source = [*literals(script, source), *prose(script, source)]
+    carried = [("literal", line, text) for line, text in suspicious(script, source)]
+    in_source = [*literals(script, source), *carried]
     return [*in_source, *names(script), *words(script), *patches(script)]
 
 
 def literals(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
-    """Yield a flag for each large literal or long line, and one if all strings together are large.
+    """Yield a flag for each large literal or long line.
 
     Args:
         script: the parsed script.
@@ -90,8 +83,6 @@ def literals(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
         if len(line) > MAX_LITERAL_BYTES:
             yield "literal", len(starts) - 1, f"is {len(line):,} bytes long"
     held: set[ast.AST] = set()  # inner nodes of a literal that has already been reported
-    total, first = 0, 1
-    docstrings = {n.value for n in script.nodes if isinstance(n, ast.Expr)}
     for node in script.nodes:  # an outer node comes before its inner nodes
         collection = isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict)
         if not collection and not isinstance(node, ast.Constant | ast.JoinedStr):
@@ -101,35 +92,12 @@ def literals(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
             continue
         end = min(node.end_lineno, len(starts) - 1)
         size = starts[end - 1] + node.end_col_offset - starts[node.lineno - 1] - node.col_offset
-        text = isinstance(getattr(node, "value", ""), str | bytes)
-        if text and not collection and node not in docstrings:
-            total, first = total + size, first if total else node.lineno
         # Python 3.11 gives the parts of an f-string the position of the whole f-string.
         if isinstance(node, ast.JoinedStr):
             held.update(ast.iter_child_nodes(node))
         if size > MAX_LITERAL_BYTES and (not collection or mostly_constant(node)):
             held.update(ast.iter_child_nodes(node))
             yield "literal", node.lineno, f"holds a literal of {size:,} bytes"
-    if total > MAX_TEXT_BYTES:
-        yield "literal", first, f"is the first of {total:,} bytes of strings"
-
-
-def prose(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
-    """Yield a flag if comments and docstrings contain many characters that look like encoded data.
-
-    Args:
-        script: the parsed script.
-        source: its bytes.
-    """
-    expressions = [node.value for node in script.nodes if isinstance(node, ast.Expr)]
-    texts = [(value.lineno, value.value) for value in expressions if is_text(value)]
-    with contextlib.suppress(tokenize.TokenError, SyntaxError):
-        tokens = tokenize.tokenize(io.BytesIO(source).readline)
-        texts += [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
-    packed = [(line, len(word)) for line, text in texts for word in UNREADABLE.findall(text)]
-    if (size := sum(length for _, length in packed)) > MAX_UNREADABLE_CHARACTERS:
-        text = f"has the first of {size:,} characters in comments that are not words"
-        yield "literal", min(packed)[0], text
 
 
 def mostly_constant(node: ast.AST) -> bool:

@@ -195,3 +195,29 @@ def imported_modules(source: bytes) -> frozenset[str]:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return frozenset(names)
+
+
+def is_from(node: ast.AST) -> bool:
+    """Return whether a node imports from a module. `from __future__` sets an option of the compiler."""
+    return isinstance(node, ast.ImportFrom) and node.module != "__future__"
+
+
+def import_statements(source: bytes) -> dict[str, int]:
+    """Return the import statements of a script, each in one line, with the line of its first occurrence.
+
+    A call of `import_module` or `__import__` with the name of a module counts as an import statement.
+
+    Args:
+        source: the bytes of a valid script.
+    """
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) or is_from(node):
+            found.setdefault(ast.unparse(node), node.lineno)
+        elif isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name = getattr(node.args[0], "value", None)
+            if called in ("import_module", "__import__") and isinstance(name, str):
+                if all(part.isidentifier() for part in name.split(".")):
+                    found.setdefault(f"import {name}", node.lineno)
+    return found

@@ -58,6 +58,7 @@ class ScriptFacts:
         reader: the first call of a data loader other than hvdlab's `Batches`.
         random: the first call of a random function in a loop or function, else the first one at all.
         sum_loss: the first loss that is a sum instead of a mean.
+        compression: the first use of a compression that rounds gradients before they are averaged.
     """
 
     imports: frozenset[str] = frozenset()
@@ -65,19 +66,7 @@ class ScriptFacts:
     reader: Place | None = None
     random: Place | None = None
     sum_loss: Place | None = None
-
-    @property
-    def uses_ddp(self) -> bool:
-        """Whether the script exchanges gradients with torch.distributed and not with Horovod."""
-        names = [name for name in self.imports if name.startswith(("torch.distributed", "horovod"))]
-        return bool(names) and not any(name.startswith("horovod") for name in names)
-
-    @property
-    def rank_and_size(self) -> tuple[str, str]:
-        """The calls by which the script gets its rank and the number of ranks."""
-        if self.uses_ddp:
-            return "dist.get_rank()", "dist.get_world_size()"
-        return "hvd.rank()", "hvd.size()"
+    compression: Place | None = None
 
     @classmethod
     def of(cls, script: Script) -> "ScriptFacts":
@@ -88,6 +77,7 @@ class ScriptFacts:
             reader=first_call(script, READERS),
             random=first_call(script, RANDOM, repeated=True) or first_call(script, RANDOM),
             sum_loss=first(script, script.nodes, is_sum_loss),
+            compression=first(script, script.nodes, is_compression),
         )
 
     @classmethod
@@ -100,7 +90,7 @@ class ScriptFacts:
 
     def to_json(self) -> dict:
         """Return the facts as JSON values."""
-        places = ("adasum", "reader", "random", "sum_loss")
+        places = ("adasum", "reader", "random", "sum_loss", "compression")
         found = {name: getattr(self, name) for name in places}
         return {"imports": sorted(self.imports)} | {
             name: [place.line, place.name] if place else None for name, place in found.items()
@@ -142,3 +132,13 @@ def is_sum_loss(node: ast.AST) -> str:
             if keyword.arg == "reduction" and str(value).lower() == "sum":
                 return 'reduction="sum"'
     return ""
+
+
+def is_compression(node: ast.AST) -> str:
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    inside = getattr(
+        getattr(node, "value", None), "attr", getattr(getattr(node, "value", None), "id", "")
+    )
+    if name.endswith(("_compress_hook", "powerSGD_hook")):
+        return name
+    return f"Compression.{name}" if inside == "Compression" and name != "none" else ""

@@ -16,11 +16,11 @@ class EpochRecord:
         run: the record of this rank.
         batches: the batches that this rank trains on, or an object with the same `batch_size` and
             `examples_read`.
-        arrays: returns the weights of the model now, by name; nothing as long as there is no model.
+        arrays: returns the weights of the model now, by name; None as long as there is no model.
     """
 
     def __init__(
-        self, run: RunRecord, batches: Batches, arrays: Callable[[], dict[str, np.ndarray]]
+        self, run: RunRecord, batches: Batches, arrays: Callable[[], dict[str, np.ndarray] | None]
     ) -> None:
         self.run, self.batches, self.arrays = run, batches, arrays
         self.steps = 0
@@ -50,7 +50,7 @@ class EpochRecord:
 
     def _write(self, number: int, metrics: dict[str, float] | None = None) -> None:
         read, arrays = self.batches.examples_read(number), self.arrays()
-        if not arrays:
+        if arrays is None:
             return
         own = {
             "steps": -(-len(read) // self.batches.batch_size),
@@ -65,4 +65,4 @@ class EpochRecord:
         )
 
     def _weights(self) -> list[bytes]:
-        return [array.tobytes() for array in self.arrays().values()]
+        return [array.tobytes() for array in (self.arrays() or {}).values()]

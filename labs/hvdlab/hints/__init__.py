@@ -24,8 +24,9 @@ def hints(source: bytes) -> list[dict]:
         source: of the script, untrusted.
 
     Returns:
-        At most MAX_HINTS hints as {"line": int or None, "topic": str, "text": str}, in the order of their
-        lines; hints about the whole script (line None) come first. Empty for a source that Python cannot
+        At most MAX_HINTS hints as {"line": int or None, "topic": str, "text": str, "mistake": id of the
+        mistake in `hvdlab.hints.catalogue`}, in the order of their lines; hints
+        about the whole script (line None) come first. Empty for a source that Python cannot
         read, because the run reports what is wrong with it.
     """
     try:
@@ -47,7 +48,12 @@ def read(script: Script) -> list[dict]:
         Hints as `hints` returns them, without a limit of their number.
     """
     return [
-        {"line": found.line, "topic": topic, "text": f"{found.seen} {found.fix}"}
+        {
+            "line": found.line,
+            "topic": topic,
+            "text": f"{found.seen} {found.fix}",
+            "mistake": found.id,
+        }
         for topic, rule in TOPICS.items()
         for found in rule(script)
     ]

@@ -21,6 +21,7 @@ class Mistake:
         fix_in_ddp: what to do about it in a script of torch.distributed. Default "": `fix`.
         explains: ids of the mistakes that this mistake causes, so that a report leaves them out.
         found_by_check: whether `hvdlab check` can find it. Default True; hints alone find the others.
+        refuted_by: ids of the grader's checks: if one of them passes, the script does not have the mistake.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Mistake:
     fix_in_ddp: str = ""
     explains: frozenset[str] = frozenset()
     found_by_check: bool = True
+    refuted_by: frozenset[str] = frozenset()
 
     def advice(self, api: str | None = None) -> str:
         """Return how to fix the mistake.
@@ -98,6 +100,7 @@ MISTAKES = (
         "Horovod is never initialised",
         "Call `hvd.init()` right after `import horovod.torch as hvd` (in Keras: `import "
         "hvdlab.keras.horovod as hvd`), before the script calls hvd.rank() or hvd.size().",
+        refuted_by=_ids("exchange flow"),
     ),
     Mistake(
         "device-not-pinned",
@@ -145,6 +148,7 @@ MISTAKES = (
         explains=_ids(
             "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
         ),
+        refuted_by=_ids("equivalence"),
     ),
     Mistake(
         "wrapped-too-late",
@@ -154,6 +158,7 @@ MISTAKES = (
         explains=_ids(
             "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
         ),
+        refuted_by=_ids("equivalence"),
     ),
     Mistake(
         "gradients-not-averaged",
@@ -163,6 +168,7 @@ MISTAKES = (
         fix_with_tape="Leave the optimizer plain, and write tape = hvd.DistributedGradientTape(tape) above "
         "tape.gradient(...).",
         explains=_ids("replicas-diverged batch-norm-drift"),
+        refuted_by=_ids("equivalence"),
     ),
     Mistake(
         "legacy-callback",
@@ -173,6 +179,7 @@ MISTAKES = (
         "TF_USE_LEGACY_KERAS, remove experimental_run_tf_function from compile, and write "
         "`import hvdlab.keras.horovod as hvd`.",
         explains=_ids("replicas-diverged no-broadcast"),
+        refuted_by=_ids("ran"),
     ),
     Mistake(
         "no-broadcast",
@@ -186,6 +193,7 @@ MISTAKES = (
         "Initialise and load weights before DistributedDataParallel(model), which sends those of rank 0 "
         "once, when it is created.",
         explains=_ids("replicas-diverged"),
+        refuted_by=_ids("replicas"),
     ),
     Mistake(
         "replicas-diverged",
@@ -213,6 +221,7 @@ MISTAKES = (
         "another order (seed + hvd.rank()), and make steps // hvd.size() steps per epoch.",
         fix_in_ddp="Give each rank its own shard of the data: DataLoader(data, batch_size, "
         "sampler=DistributedSampler(data)), and sampler.set_epoch(epoch) at the start of each epoch.",
+        refuted_by=_ids("shards"),
     ),
     Mistake(
         "unequal-steps",
@@ -233,6 +242,7 @@ MISTAKES = (
         fix_in_ddp="Let every rank make the same calls in the same order, and test the rank afterwards: "
         "dist.all_reduce(result); if dist.get_rank() == 0: print(result).",
         explains=_ids("replicas-diverged no-broadcast"),
+        refuted_by=_ids("equivalence"),
     ),
     Mistake(
         "own-stop",
@@ -421,6 +431,7 @@ MISTAKES = (
         "Move this call out of the `if`, because every rank writes its own weights and the grader compares "
         "them.",
         found_by_check=False,
+        refuted_by=_ids("ran"),
     ),
     Mistake(
         "all-ranks-print",

@@ -129,6 +129,23 @@ def to_arrays(model: keras.Model, network: str = ASSESSMENT_NET) -> dict[str, np
     return arrays
 
 
+def shapes(model: keras.Model, network: str = ASSESSMENT_NET) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that `to_arrays` returns, without the weights that the model lacks.
+
+    Args:
+        model: a model whose layers have the names of a network from `assessment_network`.
+        network: name of the network. Default "assessment-net".
+    """
+    found = {}
+    for name in network_weights(network):
+        try:
+            shape = _variable(model, name).shape
+        except AttributeError:  # a layer of another kind, or one without a bias
+            continue
+        found[name] = tuple(shape[axis] for axis in _axes(len(shape), to_keras=False))
+    return found
+
+
 def from_arrays(
     arrays: dict[str, np.ndarray], dtype: str = "float32", network: str = ASSESSMENT_NET
 ) -> keras.Model:

@@ -9,8 +9,15 @@ import numpy as np
 from hvdlab.assessment_networks import given_network, network_weights
 from hvdlab.data import Batches
 from hvdlab.data.epoch_record import EpochRecord
-from hvdlab.keras.models import to_arrays
+from hvdlab.keras.models import shapes, to_arrays
 from hvdlab.record import RunRecord, launched_rank
+from hvdlab.recordable import (
+    NotRecordable,
+    in_grading,
+    network_among,
+    require_batches,
+    require_only_recorder,
+)
 
 
 class Recorder(keras.callbacks.Callback):
@@ -30,16 +37,31 @@ class Recorder(keras.callbacks.Callback):
         folder: another folder for the run. Default None: see above.
 
     Raises:
+        NotRecordable: `batches` cannot be recorded, see `hvdlab.recordable`. When the callback gets its
+            model: the grader requires the network of the assessment, or a model that contains it once.
         RuntimeError: when training on several ranks begins: the optimizer would not average gradients.
     """
 
     def __init__(self, batches: Batches, folder: str | Path | None = None) -> None:
         super().__init__()
+        require_batches(batches)
         self.batches = batches
         self.record = RunRecord(folder)
+        require_only_recorder(self, self.record.folder)
         self.epochs = EpochRecord(
-            self.record, batches, lambda: _arrays(self.model) if self.model else {}
+            self.record, batches, lambda: _arrays(self.model) if self.model else None
         )
+
+    def set_model(self, model: keras.Model) -> None:
+        """Get the model, as `fit` and training loops pass it, and check that it can be recorded."""
+        if not isinstance(model, keras.Model):
+            raise NotRecordable(
+                f"Recorder: the model must be a keras.Model. Received: {type(model).__name__}. With legacy "
+                "Keras write the record with hvdlab.record.RunRecord."
+            )
+        super().set_model(model)
+        if in_grading() and model.built:
+            _network(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Check that the optimizer averages gradients if there are several ranks."""
@@ -62,10 +84,25 @@ class Recorder(keras.callbacks.Callback):
 
 
 def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
-    network = given_network()
-    wanted = {name.rpartition(".")[0] for name in network_weights(network)}
+    try:
+        network = _network(model)
+    except NotRecordable:
+        if in_grading():
+            raise
+        return {v.path: keras.ops.convert_to_numpy(v.value) for v in model.weights}
+    return to_arrays(network, given_network())
+
+
+def _network(model: keras.Model) -> keras.Model:
+    """Return the network of the assessment in a model that contains it once.
+
+    Raises:
+        NotRecordable: it contains another network, or the network more than once.
+    """
+    wanted = {name.rpartition(".")[0] for name in network_weights(given_network())}
     parts = [part for part in model._flatten_layers() if isinstance(part, keras.Model)]
-    found = [part for part in parts if wanted <= {layer.name for layer in part.layers}]
-    if len(found) == 1:
-        return to_arrays(found[0], network)
-    return {v.path: keras.ops.convert_to_numpy(v.value) for v in model.weights}
+    parts = [part for part in parts if wanted <= {layer.name for layer in part.layers}]
+    found = [shapes(part, given_network()) for part in parts]
+    others = [] if found else [{v.path: tuple(v.shape) for v in model.weights}]
+    builder = "hvdlab.keras.models.assessment_network"
+    return parts[network_among(found or others, model, builder)]

@@ -87,6 +87,22 @@ def autocast(device: torch.device | str = "cpu") -> torch.autocast:
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=fast)
 
 
+def recorded_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the weights and batch-norm statistics of a network by name, without copying them.
+
+    Args:
+        model: a network, on any device.
+
+    Returns:
+        tensors with the names of `state_dict`. Parts that torch.compile wrapped keep their plain names.
+    """
+    return {
+        name.replace("_orig_mod.", ""): tensor
+        for name, tensor in model.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
 def to_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return the weights and batch-norm statistics of a network as float32 arrays, by name.
 
@@ -94,14 +110,11 @@ def to_arrays(model: nn.Module) -> dict[str, np.ndarray]:
         model: a network, on any device.
 
     Returns:
-        copies, which later training does not change, with the names of `state_dict`. For a network of
+        copies, which later training does not change, with the names of `recorded_state`. For a network of
         the assessment names and shapes are those of `hvdlab.assessment_networks`.
     """
-    return {
-        name: tensor.detach().float().cpu().numpy().copy()
-        for name, tensor in model.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
+    state = recorded_state(model).items()
+    return {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in state}
 
 
 def from_arrays(arrays: dict[str, np.ndarray], network: str = ASSESSMENT_NET) -> nn.Module:

@@ -9,8 +9,10 @@ from torch.utils.data import DataLoader
 from hvdlab.data import Batches
 from hvdlab.data.epoch_record import EpochRecord
 from hvdlab.record import RunRecord
+from hvdlab.recordable import require_batches, require_only_recorder
 from hvdlab.torch.loader_record import LoaderRecord
 from hvdlab.torch.models import to_arrays
+from hvdlab.torch.recorded_module import recorded_module
 
 
 class Recorder:
@@ -26,17 +28,24 @@ class Recorder:
     `hvdlab.record`.
 
     Args:
-        model: any module, on any device. Its weights are recorded under their `state_dict` names.
+        model: any module, on any device. Its weights are recorded under their `state_dict` names. Of a model
+            in wrappers (DistributedDataParallel, DataParallel, torch.compile) the module inside is recorded.
+            The grader requires the network of the assessment, or a module that contains it once.
         batches: the `Batches` that this rank trains on, or a DataLoader with a sampler.
         folder: another folder for the run. Default None: see above.
+
+    Raises:
+        NotRecordable: `model` or `batches` cannot be recorded, see `hvdlab.recordable`.
     """
 
     def __init__(
         self, model: nn.Module, batches: Batches | DataLoader, folder: str | Path | None = None
     ) -> None:
-        self.model = model
+        self.model = recorded_module(model)
         self.batches = LoaderRecord(batches) if isinstance(batches, DataLoader) else batches
+        require_batches(self.batches)
         self.record = RunRecord(folder)
+        require_only_recorder(self, self.record.folder)
         self.epochs = EpochRecord(self.record, self.batches, lambda: to_arrays(self.model))
 
     def epoch_end(self, epoch: int, **metrics: float) -> None:

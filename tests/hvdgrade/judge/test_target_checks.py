@@ -45,7 +45,7 @@ def test_advice_distinguishes_too_slow_from_too_inaccurate():
         return verdict(epochs_=epochs(only, **changes), budget=budget).checks[-1].help
 
     # Only the second of two epochs is good, at 20.5 s of the budget.
-    assert "1/N" in help(30.0, 0, train_accuracy=0.6)
+    assert "the batch of a rank is small" in help(30.0, 0, train_accuracy=0.6)
     enough = help(31.0, 0, train_accuracy=0.6)
     assert enough.startswith("The last epoch reached the accuracy, and 2 consecutive epochs must.")
     assert "ended 10 s before the end of the budget, and an epoch takes 10 s" in enough

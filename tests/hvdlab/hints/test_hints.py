@@ -569,11 +569,7 @@ def test_what_honest_scripts_often_have_is_not_flagged():
         ("w = [\n" + "    0.12345, -1.5,\n" * 200 + "]\n", "literal", "Line 1 holds a literal of"),
         ("w = {\n" + "".join(f" {i}: (1, 2),\n" for i in range(250)) + "}\n", "literal", "holds a"),
         ("w = 0x" + "f" * 3000 + "\n", "literal", "3,002"),
-        ("".join(f"w{i} = '{'A' * 1000}'\n" for i in range(20)), "literal", "is the first of 20,040 bytes"),
         ("# " + "A" * 3000 + "\n", "literal", "is 3,003 bytes long"),
-        ("x = 1\n" + f"# {'A1b' * 30}\n" * 20, "literal", "Line 2 has the first of 1,800 characters in comm"),
-        (f"x = 1  # {'A1b' * 30}\n" * 20, "literal", "Line 1 has the first of 1,800"),
-        (f'"""{"A1b" * 30} """\n' * 20, "literal", "Line 1 has the first of 1,800"),
     ],
 )  # fmt: skip
 def test_what_an_instructor_may_want_to_see_is_flagged(source, kind, said):
@@ -664,7 +660,7 @@ def test_a_source_that_is_slow_to_look_at_gets_what_was_found_and_a_flag():
     source = f"import socket\nimport horovod.torch as hvd\nhvd.init()\n{chain}\n".encode()
     found = review(source[:64_000].rpartition(b",")[0], seconds=1)
     assert found.hints == [] and [flag["kind"] for flag in found.flags] == [
-        "network", "literal", "unreadable",
+        "network", "literal", "literal", "unreadable",  # a long line, and thousands of names
     ]  # fmt: skip
     assert "more than 1 s" in found.flags[-1]["text"]
     usual = (ASSESSMENT / "torch" / "assessment.py").read_bytes()

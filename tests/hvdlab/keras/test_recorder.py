@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from hvdlab.assessment_networks import network_weights
+from hvdlab.assessment_networks import VARIABLE, network_weights
 from hvdlab.data import Batches
 from hvdlab.record import WEIGHTS
+from hvdlab.recordable import NotRecordable
 
 keras = pytest.importorskip("keras")
 
@@ -101,3 +102,68 @@ def test_another_model_has_its_own(tmp_path):
     kernel = keras.ops.convert_to_numpy(model.get_layer("dense").kernel)
     np.testing.assert_array_equal(arrays["mine/dense/kernel"], kernel)
     assert (line["epoch"], line["examples"]) == (2, 10)
+
+
+def renamed():
+    """The layers of the network under names of their own."""
+    return keras.Sequential([layers.Input((32, 32, 3)), layers.Flatten(), layers.Dense(10)])
+
+
+def larger():
+    network = AssessmentNet()
+    features = network.get_layer("linear").input
+    return keras.Model(network.input, layers.Dense(20, name="linear")(features))
+
+
+def without_bias():
+    network = AssessmentNet()
+    features = network.get_layer("linear").input
+    return keras.Model(network.input, layers.Dense(10, use_bias=False, name="linear")(features))
+
+
+class Twice(Wrapped):
+    """The network, and a copy of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.copy = AssessmentNet()
+
+
+@pytest.mark.parametrize(
+    "model, words",
+    [
+        (renamed, "Sequential with no weight conv1.weight and 18 more (its first weight is "),
+        (larger, "a weight linear.weight of shape (20, 256) in place of (10, 256)"),
+        (without_bias, "no weight linear.bias"),
+        (Twice, "Twice with 2 of them"),
+    ],
+)
+def test_a_graded_run_refuses_another_network_before_its_first_epoch(
+    model, words, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(VARIABLE, "assessment-net")
+    with pytest.raises(NotRecordable) as refusal:
+        record(model(), (32, 32, 3), tmp_path)
+    assert words in str(refusal.value)
+    assert not list((tmp_path / "rank-0").iterdir())
+
+
+@pytest.mark.parametrize("model", [renamed, larger, without_bias, Twice])
+def test_a_lab_records_any_model(model, tmp_path):
+    arrays, _ = record(model(), (32, 32, 3), tmp_path)
+    assert "conv1.weight" not in arrays and any(name.endswith("/kernel") for name in arrays)
+
+
+@pytest.mark.parametrize("wrap", [AssessmentNet, Wrapped, augmented])
+def test_a_graded_run_records_the_network(wrap, tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "assessment-net")
+    arrays, _ = record(wrap(), (32, 32, 3), tmp_path)
+    assert {name: array.shape for name, array in arrays.items() if name in WEIGHTS} == WEIGHTS
+
+
+def test_refuses_what_is_no_batches_and_no_model(tmp_path):
+    with pytest.raises(NotRecordable, match="must be the hvdlab.data.Batches"):
+        Recorder(AssessmentNet(), tmp_path)
+    batches = Batches(np.zeros((10, 4, 4, 1), np.uint8), np.arange(10), 4)
+    with pytest.raises(NotRecordable, match="must be a keras.Model. Received: list"):
+        Recorder(batches, tmp_path).set_model([])
