@@ -112,6 +112,8 @@ def _write_lab(path, notebook, solved):
         "kernelspec": {"name": "python3", "display_name": "Python 3"},
         "language_info": {"name": "python"},
     }
+    if is_solution:
+        page.metadata["nosearch"] = True  # the search would list each lab twice
     for count, cell in enumerate(page.cells):
         cell.id = f"cell-{count:03d}"
     nbformat.write(page, path)
