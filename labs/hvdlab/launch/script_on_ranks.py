@@ -17,7 +17,7 @@ from hvdlab.launch.launchers.base import Line, Request
 from hvdlab.launch.local import LaunchError, TimeUp
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
-from hvdlab.system import open_mpi
+from hvdlab.system import open_mpi, tensorflow_log
 
 LAST_LINES = 60  # of the output, in the message of an error
 READERS = {"mpirun": mpirun.Reader, "torchrun": torchrun.Reader}
@@ -69,8 +69,9 @@ def run(
         if show:
             print(text, flush=True)
 
-    output = RankOutput(ranks, READERS[launcher](), take)
     variables = {**local.environment(ranks), **variables}
+    log_level = variables[tensorflow_log.LEVEL]
+    output = RankOutput(ranks, READERS[launcher](), take, log_level)
     command, variables = _command(launcher, ranks, script, [*map(str, arguments)], variables)
     with local.started(command, variables, stderr=subprocess.PIPE) as process:
         late = _pass_on(process, output, time.monotonic() + timeout)
