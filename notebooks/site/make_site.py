@@ -24,6 +24,8 @@ import executed  # noqa: E402
 import pages  # noqa: E402
 from print_slides import MissingPages, print_slides  # noqa: E402
 
+from hvdlab.data import DataError  # noqa: E402
+
 SPHINX_SECONDS = 600
 ONLY_PAGES = shutil.ignore_patterns("*.md")
 
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = solved if args.run is None else {name: solved[name] for name in args.run}
     try:
         executed.run(chosen, ROOT / "runs/site-outputs", say=lambda name: print("running", name))
-    except executed.Failed as error:
+    except (executed.Failed, DataError) as error:
         print(f"site: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch:
