@@ -26,7 +26,6 @@
 # needs about five minutes of it. A good place for a break is the section "Neural networks".
 
 # %%
-import os
 from functools import cache
 
 import matplotlib.pyplot as plt
@@ -42,7 +41,6 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab03_networks as network_exercises
 from hvdlab.exercises import lab03_stochastic_gradient_descent as exercises
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Write "keras" or "torch" in place of the call: the experiments are the same.
 FRAMEWORK = by_run_length(quick="torch", learner="keras", reference="keras")
 if FRAMEWORK == "keras":

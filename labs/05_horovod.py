@@ -40,7 +40,6 @@ from hvdlab.exercises import lab05_horovod as exercises
 from hvdlab.exercises import lab05_script_edits as edits
 from hvdlab.exercises.lab05_partition import check_fuse, check_partition
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 workbook = Workbook(5)
 SECONDS = by_run_length(quick=8, learner=20, reference=20)  # until a deadlock is ended
 
@@ -796,7 +795,7 @@ tape = hvd.DistributedGradientTape(tape)  # gradient() averages over the ranks
 w.assign_sub(0.01 * gradient)
 print(f"rank {hvd.rank()}: loss {loss:.1f}, gradient {gradient:.1f}, new weight {w.numpy():.2f}")
 """)
-lines = launch.run(tape_script, ranks=2, show=False, TF_CPP_MIN_LOG_LEVEL="3").splitlines()
+lines = launch.run(tape_script, ranks=2, show=False).splitlines()
 print("\n".join(line for line in lines if line.startswith("rank")))
 
 # %% [markdown]

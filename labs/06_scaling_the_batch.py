@@ -25,10 +25,7 @@
 # The last section, "Further reading and optional experiments", takes another 30 minutes.
 
 # %% tags=["folded"]
-import os
 import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -22,9 +22,7 @@
 # of them.
 
 # %% tags=["folded"]
-import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import matplotlib.pyplot as plt
 import numpy as np

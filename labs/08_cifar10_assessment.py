@@ -23,9 +23,7 @@
 # computer (34 on a processor without AVX-512). About 35 minutes are the conversion of the script in exercise 4.
 
 # %% tags=["folded"]
-import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import shutil
 import textwrap
 import time

@@ -23,9 +23,7 @@
 # **Time** 120 minutes. The computer needs about two minutes of them.
 
 # %% tags=["folded"]
-import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab16_find_the_fault as fault

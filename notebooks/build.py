@@ -64,13 +64,14 @@ def build(path: Path) -> dict[Path, str]:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             _embed_pictures(cell, path)
-    notebook.cells[0].source += f"\n\n<sub>Generated from `labs/{path.name}`: edit that file.</sub>"
     stubs, exercises = learner(notebook, path)
     # A page may be opened where only the kernel of the machine exists.
     built = {Path(f"{path.stem}.ipynb"): _text(stubs, KERNEL if path.suffix == ".py" else PYTHON)}
     if exercises:
         complete = solution(notebook)
         complete.cells[0].source += "\n\n**This is the version with the solutions.**"
+        # Not in the learner's version, because that file has the solutions.
+        complete.cells[0].source += f" It is generated from `labs/{path.name}`: edit that file."
         built[Path("solutions", f"{path.stem}.ipynb")] = _text(complete, KERNEL)
     return built
 

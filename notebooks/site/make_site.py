@@ -22,7 +22,9 @@ sys.path += [str(HERE.parent)]
 import build as notebooks_build  # noqa: E402  notebooks/build.py
 import executed  # noqa: E402
 import pages  # noqa: E402
-from print_slides import print_slides  # noqa: E402
+from print_slides import MissingPages, print_slides  # noqa: E402
+
+from hvdlab.data import DataError  # noqa: E402
 
 SPHINX_SECONDS = 600
 ONLY_PAGES = shutil.ignore_patterns("*.md")
@@ -44,6 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
         "outputs (default: all)",
     )
     args = parser.parse_args(arguments)
+    out = args.out.resolve()
+    if out.exists() and not _may_be_replaced(out):
+        parser.error(
+            f"--out: {args.out} is not an empty folder and not a site of an earlier build, so it is not "
+            "replaced. Name a new folder."
+        )
     start = time.monotonic()
     learner, solved = {}, {}
     for path in notebooks_build.sources():
@@ -60,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = solved if args.run is None else {name: solved[name] for name in args.run}
     try:
         executed.run(chosen, ROOT / "runs/site-outputs", say=lambda name: print("running", name))
-    except executed.Failed as error:
+    except (executed.Failed, DataError) as error:
         print(f"site: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch:
@@ -72,13 +80,22 @@ def main(arguments: list[str] | None = None) -> int:
         ):
             print("site: Sphinx reported the problems above", file=sys.stderr)
             return 1
+        try:
+            print_slides(html / "slides")
+        except MissingPages as error:
+            print(f"site: {error}", file=sys.stderr)
+            return 1
         shutil.copytree(ROOT / "labs/calculators", html / "calculators", ignore=ONLY_PAGES)
-        shutil.rmtree(args.out, ignore_errors=True)
-        shutil.copytree(html, args.out)
-    print_slides(args.out / "slides")
-    megabytes = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file()) / 1e6
-    print(f"{args.out}/index.html: {megabytes:.0f} MB, {time.monotonic() - start:.0f} s")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(html, out)
+    megabytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
+    print(f"{out}/index.html: {megabytes:.0f} MB, {time.monotonic() - start:.0f} s")
     return 0
+
+
+def _may_be_replaced(out: Path) -> bool:
+    """Return whether a path is an empty folder, or a folder that an earlier build made."""
+    return out.is_dir() and ((out / "searchindex.js").is_file() or not any(out.iterdir()))
 
 
 def _sphinx(builder: str, source: Path, out: Path, configuration: Path | None = None) -> bool:

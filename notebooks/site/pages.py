@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -56,9 +57,12 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "*.py", "README.md"))
     for folder in ("labs", "assessment", "docker"):
         shutil.copytree(ROOT / folder, source / folder, ignore=IGNORED)
-    for name in ("README.md", "CONTRIBUTING.md", "LICENSE"):
+    for name in ("CONTRIBUTING.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    # README.md shows a picture of this folder.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    readme = _with_address((ROOT / "README.md").read_text("utf-8"), project["urls"])
+    (source / "README.md").write_text(readme, encoding="utf-8")
+    # README.md shows pictures of this folder.
     shutil.copytree(HERE / "_static", source / "notebooks/site/_static")
     shutil.copy(HERE / "README.md", source / "notebooks/site")
     calculators = source / "labs/calculators/README.md"
@@ -78,6 +82,12 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     (source / "slides.md").write_text(_slides(), encoding="utf-8")
     _write_commands(source / "commands")
     _write_api(source / "api")
+
+
+def _with_address(readme: str, urls: dict[str, str]) -> str:
+    """Return the README with the public address in its `git clone`, if pyproject.toml has one."""
+    command = re.compile(r"git clone ADDRESS (.*?) +# ADDRESS.*")
+    return command.sub(rf"git clone {urls['Repository']} \1", readme) if urls else readme
 
 
 def _write_lab(path, notebook, solved):
@@ -112,6 +122,8 @@ def _write_lab(path, notebook, solved):
         "kernelspec": {"name": "python3", "display_name": "Python 3"},
         "language_info": {"name": "python"},
     }
+    if is_solution:
+        page.metadata["nosearch"] = True  # the search would list each lab twice
     for count, cell in enumerate(page.cells):
         cell.id = f"cell-{count:03d}"
     nbformat.write(page, path)

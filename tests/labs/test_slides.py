@@ -1,10 +1,12 @@
-"""Every deck of slides has the slides, notes and pictures of a talk, and every slide fits on the screen."""
+"""Every deck has the slides, notes and pictures of a talk. Each slide fits the screen and is in the PDF."""
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,9 @@ LEAST_WORDS_OF_ALT = 10
 PICTURE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)?pictures/([a-z0-9_]+)\.svg\)")
 NOTES = re.compile(r"^```\{revealjs-notes\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+ITEM = re.compile(
+    r"^\* ([^$`\[{\n]+)$", re.MULTILINE
+)  # of a list, without formulas, code and links
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 # Chromium, and what each slide must keep to: its content ends above BOTTOM, and letters have SMALLEST pixels.
@@ -197,3 +202,54 @@ def test_every_slide_fits_on_the_screen(deck, built, browser):
     assert small == [], "give these pictures the whole slide"
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert messages == []
+
+
+def print_slides_module():
+    """Return the module that prints decks for the site, notebooks/site/print_slides.py."""
+    path = LABS.parent / "notebooks/site/print_slides.py"
+    spec = importlib.util.spec_from_file_location("print_slides", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def printed(built):
+    """Return the folder of the decks as PDF."""
+    print_slides_module().print_slides(built)
+    return built
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
+@each_deck
+def test_the_pdf_has_a_page_with_the_text_of_each_slide(deck, printed):
+    pypdf = pytest.importorskip("pypdf", reason="needs pypdf: run `make setup`")
+    pages = [page.extract_text() for page in pypdf.PdfReader(printed / f"{deck.stem}.pdf").pages]
+    found = slides(deck)
+    assert len(pages) == len(found)
+    for page, slide in zip(pages, found, strict=True):
+        assert letters(slide.heading) in letters(page)
+        missing = [item for item in ITEM.findall(slide.body) if letters(item) not in letters(page)]
+        assert missing == [], slide.heading
+
+
+def letters(text: str) -> str:
+    """Return only the letters and digits of a text: a PDF has ligatures, other spaces, and no marks."""
+    return re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text))
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
+def test_a_pdf_with_too_few_pages_is_an_error(tmp_path):
+    module = print_slides_module()
+    script = (
+        "window.Reveal = {getTotalSlides: () => 3}; document.dispatchEvent(new Event('pdf-ready'))"
+    )
+    (tmp_path / "01_deck.html").write_text(f"<p>one page</p><script>{script}</script>")
+    with pytest.raises(
+        module.MissingPages, match="01_deck.pdf has 1 pages, but the deck has 3 slides"
+    ):
+        module.print_slides(tmp_path)

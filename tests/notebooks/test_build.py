@@ -103,7 +103,8 @@ def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
     learner = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
     solution = nbformat.read(builder.NOTEBOOKS / "solutions/07_title.ipynb", 4)
 
-    assert "Generated from `labs/07_title.py`" in learner.cells[0].source
+    assert "labs/07_title.py" not in nbformat.writes(learner)  # the file with the solutions
+    assert "generated from `labs/07_title.py`: edit that file" in solution.cells[0].source
     assert learner.cells[1].source == (
         "def double(x):\n"
         "    raise NotImplementedError(\"Lab 7, exercise 1: return twice 'x'\")\n\n\nafter = 1"

@@ -52,11 +52,24 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """Return the folder of the built site."""
-    out = tmp_path_factory.mktemp("site") / "html"
-    command = [sys.executable, ROOT / "notebooks/site/make_site.py", "--out", out, "--run", *RUN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    folder = tmp_path_factory.mktemp("site")
+    done = make_site("--out", "html", "--run", *RUN, cwd=folder, timeout=800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    return out
+    return folder / "html"
+
+
+def make_site(*arguments, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, ROOT / "notebooks/site/make_site.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize("out", [".", "notes.txt"])
+def test_a_build_replaces_nothing_but_a_site(out, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    done = make_site("--out", out, cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+    assert f"--out: {out} is not an empty folder and not a site" in done.stderr
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @functools.cache
@@ -103,6 +116,18 @@ def test_no_page_loads_anything_from_another_host(site):
             if element.get("rel") == ["stylesheet"]:
                 style = page.parent / unquote(urlsplit(address).path)
                 assert not FOREIGN.search(style.read_text(encoding="utf-8")), style
+
+
+def test_the_clone_command_has_the_public_address_once_there_is_one(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "notebooks/site")
+    import pages
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count("git clone ADDRESS") == 1
+    assert pages._with_address(readme, {}) == readme
+    given = pages._with_address(readme, {"Repository": "https://example.org/course"})
+    assert "    git clone https://example.org/course course && cd course\n" in given
+    assert "ADDRESS" not in given
 
 
 def test_a_second_build_takes_the_outputs_of_the_first(tmp_path):
@@ -174,7 +199,11 @@ def test_the_search_finds_a_lab_without_a_server(site, browser):
     page.goto((site / "search.html").as_uri() + "?q=warmup")
     found = page.locator("ul.search li a", has_text="Remedies for large batches").first
     found.wait_for(timeout=30_000)
+    page.locator("#search-results p.search-summary", has_text="Search finished").wait_for()
+    links = [link.get_attribute("href") for link in page.locator("ul.search li a").all()]
     page.context.close()
+    assert any("notebooks/07_large_batch_remedies" in link for link in links)
+    assert [link for link in links if "/solutions/" in link] == []
 
 
 @pytest.mark.parametrize(

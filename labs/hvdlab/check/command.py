@@ -159,7 +159,6 @@ def check(
             "HVDLAB_CHECK": str(folder),
             "HVDLAB_CHECK_STEPS": str(steps),
             "HVDLAB_RUN_DIR": str(folder / "run"),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(WATCHED_RANK.parents[2]), os.environ.get("PYTHONPATH")])
             ),

@@ -15,9 +15,6 @@ PATH = experiment.WORK / "answers.json"
 class WorkbookError(HvdlabError, ValueError):
     """An entry or a file that the workbook cannot accept; the message says what is wrong and what to do."""
 
-    def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback
-        return [str(self)]
-
 
 @dataclass(frozen=True)
 class Prediction:

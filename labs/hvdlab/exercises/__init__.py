@@ -3,7 +3,7 @@
 A check calls the learner's function on cases that are small enough to compute by hand. It prints
 `Right: ...` when every answer is right. Otherwise it raises `NotYet`, whose message says what is wrong and
 names the mistake where the answer shows which one it is. An exercise that is still a stub raises its own
-NotImplementedError. A check does not grade.
+NotImplementedError, which a notebook shows like NotYet (hvdlab/course/notebook.py). A check does not grade.
 
 A check that a lab calls has the decorator `exercise`, so that `hvdlab progress` can count it:
 
@@ -28,6 +28,7 @@ import numpy as np
 
 from hvdlab import HvdlabError
 from hvdlab.course.answers_file import SolvedExercise, learners_file, now
+from hvdlab.course.notebook import not_yet
 
 Parameters = ParamSpec("Parameters")
 
@@ -35,17 +36,16 @@ MAX_SHOWN_NUMBERS = 8  # a message shows smaller arrays, and not larger ones
 
 
 class NotYet(HvdlabError, AssertionError):
-    """An answer that is not right yet; the message says what is wrong and what to do.
-
-    A notebook shows the message without a traceback.
-    """
+    """An answer that is not right yet; the message says what is wrong and what to do."""
 
     def _render_traceback_(self) -> list[str]:  # IPython calls this
-        return [f"Not yet: {self}"]
+        return [not_yet(str(self))]
 
 
 def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Keep in a learner's notebook that the exercise is solved, if its check raises nothing.
+
+    An answer that the check did not expect, such as None, may raise any error in it. It becomes NotYet.
 
     Args:
         check: A check in a module `labNN_*`, of the exercise that a lab calls it for.
@@ -55,7 +55,13 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @functools.wraps(check)
     def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        check(*arguments, **options)
+        try:
+            check(*arguments, **options)
+        except (HvdlabError, NotImplementedError):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
         if file := learners_file():
             name = f"{check.__name__} {arguments[0]}" if by_case else check.__name__
             file.add(SolvedExercise(lab, name, now()))

@@ -20,6 +20,7 @@ from hvdlab.launch.preflight import must_work, ranks_come_first
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
 from hvdlab.launch.script_file import must_be_script
+from hvdlab.system import tensorflow_log
 from hvdlab.system.held_folder import held_folder
 
 EPILOG = """\
@@ -123,7 +124,8 @@ def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:
         One sentence without its full stop, "" if all ranks ended well; and the exit code of `hvdlab run`.
     """
     launcher = LAUNCHERS[planned.launcher]
-    output = RankOutput(planned.ranks, launcher.Reader())
+    log_level = {**os.environ, **planned.variables}[tensorflow_log.LEVEL]
+    output = RankOutput(planned.ranks, launcher.Reader(), log_level=log_level)
     others = [host.name for host in planned.hosts if not hosts_of.is_here(host.name)]
     try:
         with (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hvdlab import HvdlabError
 from hvdlab.launch import process_tree
-from hvdlab.system import open_mpi
+from hvdlab.system import open_mpi, tensorflow_log
 from hvdlab.system.hardware import physical_cores, usable_cores
 from hvdlab.system.held_folder import held_folder
 
@@ -26,9 +26,6 @@ POLL_SECONDS = 0.1  # that `printed_lines` waits for a line
 
 class LaunchError(HvdlabError):
     """Ranks failed or did not end. The message is one sentence, then the last lines that they printed."""
-
-    def _render_traceback_(self) -> list[str]:  # what IPython shows instead of a traceback
-        return [str(self)]
 
 
 class TimeUp(LaunchError):
@@ -67,6 +64,7 @@ def environment(ranks: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": "1",
+        tensorflow_log.LEVEL: tensorflow_log.level(),
         # A waiting rank must not spin, because it would use a core that another rank needs.
         "OMPI_MCA_mpi_yield_when_idle": "1",
         # The same as --bind-to none, so that Horovod's background thread can run on any free core.

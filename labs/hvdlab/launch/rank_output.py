@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 
 from hvdlab.launch.launchers.base import End, Line, OutputReader
-from hvdlab.system import open_mpi
+from hvdlab.system import open_mpi, tensorflow_log
 
 ERROR_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")
 CONSEQUENCE = re.compile(
@@ -40,15 +40,22 @@ class RankOutput:
         ranks: number of ranks.
         reader: a `Reader` of the module of the launcher.
         show: is called with each line to show. Default: print it, after the number of its rank.
+        log_level: the value of TF_CPP_MIN_LOG_LEVEL for the ranks. Log lines of TensorFlow that it excludes
+            are left out. Default "2", which excludes information and warnings.
     """
 
     def __init__(
-        self, ranks: int, reader: OutputReader, show: Callable[[Line], None] | None = None
+        self,
+        ranks: int,
+        reader: OutputReader,
+        show: Callable[[Line], None] | None = None,
+        log_level: str = "2",
     ) -> None:
         self.ranks = ranks
         self.stalled: set[int] = set()
         self._reader = reader
         self._show = show or self._print
+        self._log_level = log_level
         # rank -> the lines of its last error, in the order in which the errors began
         self._errors: dict[int, list[str]] = {}
         # rank -> when it last printed a line of an error that is not shown yet
@@ -185,6 +192,11 @@ class RankOutput:
     def _error_line(self, line: Line) -> None:
         # torch.distributed puts a tag of its own before each line of an error.
         rank, text = line.rank, line.text.removeprefix(f"[rank{line.rank}]: ")
+        if not CONSEQUENCE.search(text):
+            kept = tensorflow_log.without_log(text, self._log_level)
+            if text and not kept:
+                return
+            text = kept
         self._last[rank].append(text)
         starts = text.startswith(ERROR_STARTS) or CONSEQUENCE.search(text)
         if starts and rank not in self._open:

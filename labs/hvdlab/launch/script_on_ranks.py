@@ -18,7 +18,7 @@ from hvdlab.launch.local import LaunchError, TimeUp
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput
 from hvdlab.launch.script_file import must_be_script
-from hvdlab.system import open_mpi
+from hvdlab.system import open_mpi, tensorflow_log
 from hvdlab.system.rank_limit import too_many_ranks
 
 LAST_LINES = 60  # of the output, in the message of an error
@@ -75,8 +75,9 @@ def run(
         if show:
             print(text, flush=True)
 
-    output = RankOutput(ranks, READERS[launcher](), take)
     variables = {**local.environment(ranks), **variables}
+    log_level = variables[tensorflow_log.LEVEL]
+    output = RankOutput(ranks, READERS[launcher](), take, log_level)
     command, variables = _command(launcher, ranks, script, [*map(str, arguments)], variables)
     with local.started(command, variables, stderr=subprocess.PIPE) as process:
         late = _pass_on(process, output, time.monotonic() + timeout)

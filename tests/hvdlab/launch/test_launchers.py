@@ -16,8 +16,8 @@ from hvdlab.launch.plan import plan
 from hvdlab.launch.rank_output import RankOutput
 
 LOCAL = (
-    "OMP_NUM_THREADS=2 TF_NUM_INTRAOP_THREADS=2 TF_NUM_INTEROP_THREADS=1 PYTHONUNBUFFERED=1 "
-    "PYTHONFAULTHANDLER=1 "
+    "OMP_NUM_THREADS=2 TF_NUM_INTRAOP_THREADS=2 TF_NUM_INTEROP_THREADS=1 "
+    "TF_CPP_MIN_LOG_LEVEL=3 PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 "
 )
 SRUN = "srun -n 2 --label --kill-on-bad-exit --export=ALL "
 
@@ -28,6 +28,7 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(local, "usable_cores", lambda: 4)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(plan_module, "gpus", lambda: 0)
+    monkeypatch.setattr(local.tensorflow_log, "level", lambda: "3")
     monkeypatch.setattr(hosts, "_address", lambda name: None)
     for name in os.environ:
         monkeypatch.delenv(name)

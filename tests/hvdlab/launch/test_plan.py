@@ -18,7 +18,7 @@ from hvdlab.system import slurm_job
 BIN = str(Path(sys.executable).parent)
 LOCAL = (
     "OMP_NUM_THREADS=2 TF_NUM_INTRAOP_THREADS=2 TF_NUM_INTEROP_THREADS=1 "
-    "OMPI_MCA_mpi_yield_when_idle=1 PRTE_MCA_hwloc_default_binding_policy=none "
+    "TF_CPP_MIN_LOG_LEVEL=3 OMPI_MCA_mpi_yield_when_idle=1 PRTE_MCA_hwloc_default_binding_policy=none "
     "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 "
     "HOROVOD_STALL_CHECK_TIME_SECONDS=30 HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120 "
 )
@@ -28,8 +28,8 @@ KEEPALIVE = (
 )
 OURS = (
     "-x HOROVOD_STALL_CHECK_TIME_SECONDS -x HOROVOD_STALL_SHUTDOWN_TIME_SECONDS -x OMP_NUM_THREADS "
-    "-x PATH -x PYTHONFAULTHANDLER -x PYTHONUNBUFFERED -x TF_NUM_INTEROP_THREADS "
-    "-x TF_NUM_INTRAOP_THREADS "
+    "-x PATH -x PYTHONFAULTHANDLER -x PYTHONUNBUFFERED -x TF_CPP_MIN_LOG_LEVEL "
+    "-x TF_NUM_INTEROP_THREADS -x TF_NUM_INTRAOP_THREADS "
 )
 
 
@@ -40,6 +40,7 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(local, "physical_cores", lambda: [[0], [1], [2], [3]])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(plan_module, "gpus", lambda: 0)
+    monkeypatch.setattr(local.tensorflow_log, "level", lambda: "3")
     monkeypatch.setattr(plan_module.time, "strftime", lambda form: "runs/now")
     monkeypatch.setattr(hosts, "_address", lambda name: name if name[0].isdigit() else None)
     for name in os.environ:

@@ -188,7 +188,6 @@ def watch(
     options = {
         "HVDLAB_RUN_DIR": str(folder.absolute()),
         "HVDLAB_LIMIT": f"{limit:g}",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
         # So that the script imports the modules next to hvdlab from every folder.
         "PYTHONPATH": os.pathsep.join(
             [str(RANK_SCRIPT.parents[3]), os.environ.get("PYTHONPATH", "")]
