@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.table import Table
 
@@ -19,6 +19,8 @@ from hvdlab.system import file_system
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Name = TypeVar("Name")
 
 # --- arguments of several benchmarks ----------------------------------------------------------------
 
@@ -109,8 +111,8 @@ def tell(text: str) -> None:
 
 
 def milliseconds_in_turns(
-    steps: Mapping[str, Callable[[], object]], repeats: int, warm_up: int
-) -> dict[str, list[float]]:
+    steps: Mapping[Name, Callable[[], object]], repeats: int, warm_up: int
+) -> dict[Name, list[float]]:
     """Time steps that take turns, so that a machine that becomes slower slows down all of them.
 
     Args:
@@ -121,7 +123,7 @@ def milliseconds_in_turns(
     Returns:
         Name -> [milliseconds per step].
     """
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[Name, list[float]] = {name: [] for name in steps}
     for number in range(warm_up + repeats):
         for name, step in steps.items():
             started = time.perf_counter()
