@@ -95,6 +95,7 @@ def measure(
     repeats: int,
     threads: Sequence[int],
     device: torch.device | str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, dict[str, list[float]]]:
     """Measure steps of all optimizers, which take turns on the same weights.
 
@@ -104,6 +105,7 @@ def measure(
         threads: numbers of threads of PyTorch on the processor. They take turns too, so that they can be
             compared with each other.
         device: where the weights are. On a GPU each step is complete before the next one starts.
+        clock: see `results.milliseconds_in_turns`.
 
     Returns:
         Number of threads -> label -> [milliseconds per step].
@@ -122,7 +124,8 @@ def measure(
         wait()
 
     steps = {(count, label): partial(step, count, label) for count in threads for label in entrants}
-    times = results.milliseconds_in_turns(steps, repeats, warm_up=2)  # which allocate the state
+    # The first steps allocate the state.
+    times = results.milliseconds_in_turns(steps, repeats, warm_up=2, clock=clock)
     return {count: {label: times[count, label] for label in entrants} for count in threads}
 
 

@@ -111,7 +111,10 @@ def tell(text: str) -> None:
 
 
 def milliseconds_in_turns(
-    steps: Mapping[Name, Callable[[], object]], repeats: int, warm_up: int
+    steps: Mapping[Name, Callable[[], object]],
+    repeats: int,
+    warm_up: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Name, list[float]]:
     """Time steps that take turns, so that a machine that becomes slower slows down all of them.
 
@@ -119,6 +122,7 @@ def milliseconds_in_turns(
         steps: name -> the step, which returns when the device has completed it.
         repeats: number of timed steps of each name.
         warm_up: number of steps of each name before that.
+        clock: returns the seconds since some moment. Default: the time that passes.
 
     Returns:
         Name -> [milliseconds per step].
@@ -126,10 +130,10 @@ def milliseconds_in_turns(
     times: dict[Name, list[float]] = {name: [] for name in steps}
     for number in range(warm_up + repeats):
         for name, step in steps.items():
-            started = time.perf_counter()
+            started = clock()
             step()
             if number >= warm_up:
-                times[name].append(1000 * (time.perf_counter() - started))
+                times[name].append(1000 * (clock() - started))
     return times
 
 
