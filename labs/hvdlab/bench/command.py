@@ -62,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--network", choices=networks, nargs="+", default=networks, help="(default: both)"
     )
     optimizers.add_argument(
-        "--threads", type=positive, nargs="+", default=[1, 2], help="on a processor (default: 1 2)"
+        "--threads",
+        type=positive,
+        nargs="+",
+        help="on a processor (default: 1, 2 and 4, if there are as many cores)",
     )
     for name, (module, text) in COMMANDS.items():
         module = import_module(module)

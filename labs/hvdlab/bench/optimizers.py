@@ -5,6 +5,7 @@ import importlib
 import math
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec
@@ -17,6 +18,7 @@ from rich.console import Console
 from hvdlab.bench import ranks, results
 from hvdlab.bench.keras_optimizers import KERAS_OPTIMIZERS
 from hvdlab.bench.weight_shapes import NETWORKS, Shape
+from hvdlab.system.hardware import seconds_without_core, usable_cores
 from hvdlab.torch.optimizers import LAMB, LARS, NovoGrad
 
 
@@ -89,20 +91,25 @@ def optimizers() -> dict[str, tuple[str, Callable]]:
 
 
 def measure(
-    shapes: Sequence[Shape], repeats: int, threads: int, device: torch.device | str = "cpu"
-) -> dict[str, list[float]]:
+    shapes: Sequence[Shape],
+    repeats: int,
+    threads: Sequence[int],
+    device: torch.device | str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, dict[str, list[float]]]:
     """Measure steps of all optimizers, which take turns on the same weights.
 
     Args:
         shapes: of the weights.
         repeats: number of timed steps.
-        threads: number of threads of PyTorch on the processor.
+        threads: numbers of threads of PyTorch on the processor. They take turns too, so that they can be
+            compared with each other.
         device: where the weights are. On a GPU each step is complete before the next one starts.
+        clock: see `results.milliseconds_in_turns`.
 
     Returns:
-        Label -> [milliseconds per step].
+        Number of threads -> label -> [milliseconds per step].
     """
-    torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     random = (torch.randn(s, generator=generator).to(device) for s in [*shapes, *shapes])
     params = [torch.nn.Parameter(0.05 * next(random)) for _ in shapes]
@@ -110,13 +117,21 @@ def measure(
         p.grad = 1e-3 * next(random)
     entrants = {label: make(params) for label, (_, make) in optimizers().items()}
     wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
-    steps = {label: lambda one=one: (one.step(), wait()) for label, one in entrants.items()}
-    return results.milliseconds_in_turns(steps, repeats, warm_up=2)  # which allocate the state
+
+    def step(count: int, label: str) -> None:
+        torch.set_num_threads(count)  # takes a microsecond
+        entrants[label].step()
+        wait()
+
+    steps = {(count, label): partial(step, count, label) for count in threads for label in entrants}
+    # The first steps allocate the state.
+    times = results.milliseconds_in_turns(steps, repeats, warm_up=2, clock=clock)
+    return {count: {label: times[count, label] for label in entrants} for count in threads}
 
 
 def optimizer_steps(
     networks: Iterable[str],
-    threads: Iterable[int],
+    threads: Sequence[int],
     repeats: int = 20,
     tell: Callable[[str], object] = print,
     device: str = "cpu",
@@ -125,24 +140,28 @@ def optimizer_steps(
 
     Args:
         networks: names in `weight_shapes.NETWORKS`.
-        threads: numbers of threads; on a GPU the number is always 1.
+        threads: numbers of threads, ascending; on a GPU the number is always 1.
         repeats: number of timed steps.
-        tell: is called with one line of progress per network and number of threads.
+        tell: is called with one line of progress per network.
         device: "cpu" or "gpu".
 
     Returns:
-        One dict per network and number of threads: "network", "threads", "device", "keras_device" and
-        "milliseconds" by label.
+        One dict per network and number of threads: "network", "threads", "device", "keras_device",
+        "milliseconds" by label, and "waited": how many seconds PyTorch's threads waited for a core, per
+        second, while this network was measured.
 
     Raises:
         ranks.BenchFailed: the process with Keras failed.
     """
     found = []
     where = torch.device("cuda" if device == "gpu" else "cpu")
+    threads = threads if device == "cpu" else [1]
     for network in networks:
-        for count in threads if device == "cpu" else [1]:
-            tell(f"{network}, {count} threads: {repeats} rounds ...")
-            times = measure(NETWORKS[network](), repeats, count, where)
+        tell(f"{network}, {' and '.join(map(str, threads))} threads: {repeats} rounds ...")
+        started, waited = time.perf_counter(), seconds_without_core()
+        measured = measure(NETWORKS[network](), repeats, threads, where)
+        waited = (seconds_without_core() - waited) / (time.perf_counter() - started)
+        for count, times in measured.items():
             keras_device = ""
             if count == 1:
                 module = "hvdlab.bench.keras_optimizers"  # TensorFlow has its own process
@@ -156,13 +175,14 @@ def optimizer_steps(
                     "device": ranks.device_of_torch(where),
                     "keras_device": keras_device,
                     "milliseconds": times,
+                    "waited": waited,
                 }
             )
     return found
 
 
 def show(found: list[dict], console: Console) -> None:
-    """Print medians, and the median over the rounds of the ratio to peers in the same round.
+    """Print medians, and medians over the rounds of ratios: to peers, and to fewer threads.
 
     Args:
         found: what `optimizer_steps` returned.
@@ -173,7 +193,11 @@ def show(found: list[dict], console: Console) -> None:
     for part in found:
         times = part["milliseconds"]
         weights = sum(math.prod(shape) for shape in NETWORKS[part["network"]]())
-        table = results.table(["optimizer"], ["ms", "min .. max", "to best peer", "to fused"])
+        columns = ["ms", "min .. max", "to best peer", "to fused"]
+        fewer = _with_fewer_threads(part, found)
+        if fewer:
+            columns.append(f"to {fewer['threads']} thr.")
+        table = results.table(["optimizer"], columns)
         for label, values in times.items():
             best = _best_peer(label, times, algorithms)
             adam = algorithms[label] in ("LAMB", "AdamW")
@@ -183,14 +207,26 @@ def show(found: list[dict], console: Console) -> None:
                 *results.median_and_range(values, ".1f"),
                 results.median_ratio(values, times[best]) if best else "",
                 "" if "Keras" in label else results.median_ratio(values, fused),
+                *([results.median_ratio(values, fewer["milliseconds"][label])] if fewer else []),
             )
         console.print(
             f"{part['network']}: {weights / 1e6:.1f} M weights, {part['threads']} threads, "
             f"medians of {len(values)} rounds"
         )
+        console.print(f"PyTorch's threads waited for a core {part['waited']:.2f} s per second")
         used = {"PyTorch": part["device"], "Keras": part["keras_device"]}
         console.print(results.devices({label: name for label, name in used.items() if name}))
         console.print(table)
+
+
+def _with_fewer_threads(part: dict, found: list[dict]) -> dict | None:
+    """Return the measurement of the same network with the next smaller number of threads, or None."""
+    smaller = [
+        other
+        for other in found
+        if other["network"] == part["network"] and other["threads"] < part["threads"]
+    ]
+    return max(smaller, key=lambda other: other["threads"], default=None)
 
 
 def _best_peer(label: str, times: dict[str, list[float]], algorithms: dict[str, str]) -> str | None:
@@ -213,6 +249,7 @@ def _best_peer(label: str, times: dict[str, list[float]], algorithms: dict[str, 
 def main(args: argparse.Namespace) -> int:
     """Run `hvdlab bench optimizers` and return its exit code."""
     args.device = ranks.chosen_device(args.device, 1)
+    args.threads = sorted(set(args.threads or [n for n in (1, 2, 4) if n <= usable_cores()]))
     found = optimizer_steps(args.network, args.threads, args.repeats, results.tell, args.device)
     results.keep(args, found)
     show(found, Console())

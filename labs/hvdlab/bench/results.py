@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.table import Table
 
@@ -19,6 +19,8 @@ from hvdlab.system import file_system
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Name = TypeVar("Name")
 
 # --- arguments of several benchmarks ----------------------------------------------------------------
 
@@ -122,25 +124,29 @@ def tell(text: str) -> None:
 
 
 def milliseconds_in_turns(
-    steps: Mapping[str, Callable[[], object]], repeats: int, warm_up: int
-) -> dict[str, list[float]]:
+    steps: Mapping[Name, Callable[[], object]],
+    repeats: int,
+    warm_up: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Name, list[float]]:
     """Time steps that take turns, so that a machine that becomes slower slows down all of them.
 
     Args:
         steps: name -> the step, which returns when the device has completed it.
         repeats: number of timed steps of each name.
         warm_up: number of steps of each name before that.
+        clock: returns the seconds since some moment. Default: the time that passes.
 
     Returns:
         Name -> [milliseconds per step].
     """
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[Name, list[float]] = {name: [] for name in steps}
     for number in range(warm_up + repeats):
         for name, step in steps.items():
-            started = time.perf_counter()
+            started = clock()
             step()
             if number >= warm_up:
-                times[name].append(1000 * (time.perf_counter() - started))
+                times[name].append(1000 * (clock() - started))
     return times
 
 

@@ -17,6 +17,7 @@ pytest.importorskip("horovod", reason="needs Horovod: run `make setup`")
 import hvdlab.torch.models  # noqa: E402
 from hvdlab.bench import (  # noqa: E402
     allreduce,
+    command,
     exchange,
     gradient_exchanges,
     keras_optimizers,
@@ -261,6 +262,44 @@ def test_optimizers() -> None:
         assert label in table
 
 
+def test_optimizers_take_turns_with_each_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each round has a step with each number of threads, so that no number has the quieter minutes."""
+    used = []
+
+    class Spy(torch.optim.SGD):
+        def step(self, closure=None):
+            used.append(torch.get_num_threads())
+
+    monkeypatch.setattr(optimizers, "optimizers", lambda: {"spy": ("SGD", Spy)})
+    before = torch.get_num_threads()
+    try:
+        times = optimizers.measure([(2, 2)], repeats=2, threads=[1, 2, 3])
+    finally:
+        torch.set_num_threads(before)
+    assert used == 4 * [1, 2, 3]  # two rounds to warm up, two that are timed
+    assert {count: len(of["spy"]) for count, of in times.items()} == {1: 2, 2: 2, 3: 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "cores", "taken"),
+    [([], 1, [1]), ([], 3, [1, 2]), ([], 64, [1, 2, 4]), (["--threads", "8", "2", "8"], 1, [2, 8])],
+)
+def test_numbers_of_threads_of_the_optimizers(
+    given: list[str], cores: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+    monkeypatch.setattr(optimizers, "usable_cores", lambda: cores)
+    monkeypatch.setattr(
+        optimizers, "optimizer_steps", lambda networks, threads, *_: measured.extend(threads) or []
+    )
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["optimizers", "--device", "cpu", *given])
+    assert command.main(args) == 0 and measured == taken
+
+
 def test_the_networks_are_those_of_the_papers() -> None:
     """The numbers of weights are those of torchvision's resnet50 and of BERT-base without its pooler."""
     assert len(weight_shapes.resnet50()) == 161
@@ -299,5 +338,5 @@ def test_two_ranks_on_gpus_all_reduce() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_optimizers_step_on_a_gpu() -> None:
-    times = optimizers.measure([(64, 64), (64,)], 2, 1, torch.device("cuda"))
-    assert times.keys() == optimizers.optimizers().keys()
+    times = optimizers.measure([(64, 64), (64,)], 2, [1], torch.device("cuda"))
+    assert times[1].keys() == optimizers.optimizers().keys()

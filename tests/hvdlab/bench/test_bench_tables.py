@@ -138,10 +138,12 @@ def test_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
         "hvdlab Keras LAMB": [30, 20, 50],
         "Keras Lamb": [10, 40, 20],
     }
-    part = {"network": "resnet50", "threads": 2, "milliseconds": times}
+    part = {"network": "resnet50", "threads": 1, "milliseconds": times, "waited": 0.0549}
     table = shown(optimizers.show, [part | {"device": "a GPU", "keras_device": "a processor"}])
     assert "On a GPU: PyTorch\nOn a processor: Keras" in table
-    assert "resnet50: 25.6 M weights, 2 threads, medians of 3 rounds" in table
+    assert "resnet50: 25.6 M weights, 1 threads, medians of 3 rounds" in table
+    assert "PyTorch's threads waited for a core 0.05 s per second" in table
+    assert "thr." not in table
     # To timm: 0.5, 0.25, 0.8. To SGD: 2.5, 0.8, 4.
     assert row(table, "hvdlab LARS") == "20.0 10.0 .. 40.0 0.50 2.50"
     # To AdamW: 3, 0.5, 2.5. Keras optimizers are compared only with Keras optimizers.
@@ -149,3 +151,32 @@ def test_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row(table, "hvdlab Keras LAMB") == "30.0 20.0 .. 50.0 2.50"  # 3, 0.5, 2.5
     assert row(table, "timm Lars") == "50.0 20.0 .. 80.0 5.00"  # a peer has no best peer: 5, 3.2, 5
     assert row(table, "Keras Lamb") == "20.0 10.0 .. 40.0"
+
+
+def test_optimizers_compares_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"hvdlab LARS": "LARS", "torch SGD, fused": "SGD"}
+    monkeypatch.setattr(
+        optimizers, "optimizers", lambda: {label: (name, None) for label, name in names.items()}
+    )
+    rounds = {  # (network, threads) -> rounds of LARS
+        ("transformer", 1): [1, 1, 1],
+        ("resnet50", 1): [10, 40, 40],
+        ("resnet50", 2): [20, 20, 30],
+        ("resnet50", 4): [10, 25, 15],
+    }
+    found = [
+        {
+            "network": network,
+            "threads": threads,
+            "device": "a processor",
+            "keras_device": "",
+            "waited": 0.0,
+            "milliseconds": {"hvdlab LARS": times, "torch SGD, fused": [10, 10, 10]},
+        }
+        for (network, threads), times in rounds.items()
+    ]
+    _, _, two, four = shown(optimizers.show, found).split("M weights, ")[1:]
+    assert "to 1 thr." in two and "to 2 thr." in four
+    # To one thread: 2, 0.5, 0.75. To two: 0.5, 1.25, 0.5.
+    assert row(two, "hvdlab LARS") == "20.0 20.0 .. 30.0 2.00 0.75"
+    assert row(four, "hvdlab LARS") == "15.0 10.0 .. 25.0 1.50 0.50"

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: run `make setup`")
 from hvdlab.torch import LAMB, LARS, NovoGrad  # noqa: E402
+from hvdlab.torch.optimizers.layerwise import norms  # noqa: E402
 
 CLASSES = {"lars": LARS, "lamb": LAMB, "novograd": NovoGrad}
 
@@ -108,6 +109,17 @@ def test_a_step_of_half_floats_is_the_reference_rounded(case, dtype, trajectory)
         ours = run(CLASSES[name], one_step, dtype, fused=fused, **options)
         for mine, theirs in zip(ours, wanted, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=eps, atol=eps / 10)
+
+
+@pytest.mark.parametrize("shape", [(1000, 2500), (512, 512, 3, 3), (1, 5), (7,), (), (5, 0)])
+def test_norms_of_float32_tensors_are_correctly_rounded(shape):
+    """Torch's norm of a whole tensor of the second shape has a relative error of 4e-5."""
+    array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    wanted = np.sqrt(np.sum(np.square(array, dtype=np.float64)))
+    tensor = torch.tensor(array)
+    transposed = torch.tensor(array.T.copy()).permute(tuple(range(array.ndim))[::-1])
+    expected = pytest.approx([wanted, wanted], rel=2e-7)  # float32 has steps of 1.2e-7
+    assert norms([tensor, transposed]).tolist() == expected
 
 
 # --- mutants: what the comparison above must notice ------------------------------------------------

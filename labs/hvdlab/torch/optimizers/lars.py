@@ -129,14 +129,14 @@ class LARS(LayerwiseOptimizer):
                 params, grads, buffers, weight_decay=0.0, dampening=1 - factor, **options
             )
             return
-        for p, g, buffer in zip(params, grads, buffers, strict=True):
-            rate = factor * self._local_rates(group, [p], [g]).item()
+        rates = self._local_rates(group, params, grads).tolist()
+        for p, g, buffer, rate in zip(params, grads, buffers, rates, strict=True):
             torch._fused_sgd_(
                 [p],
                 [g],
                 [buffer],
                 weight_decay=group["weight_decay"],
-                dampening=1 - rate,
+                dampening=1 - factor * rate,
                 **options,
             )
 

@@ -115,8 +115,21 @@ def norm_dtype(p: Tensor) -> torch.dtype | None:
 
 
 def norms(tensors: list[Tensor]) -> Tensor:
-    """Return the L2 norms of tensors of one dtype and device, as one vector."""
-    return torch.stack(torch._foreach_norm(tensors, 2, dtype=norm_dtype(tensors[0])))
+    """Return the L2 norms of tensors of one dtype and device, as one vector.
+
+    On the CPU, the norm of a tensor is computed as the norm of the norms of its rows. Torch uses all threads
+    for the rows, but a single thread for the norm of a whole tensor, where it also adds up all squares in
+    float32, so that it loses digits.
+    """
+    dtype = norm_dtype(tensors[0])
+    if tensors[0].device.type == "cpu":
+        tensors = [_row_norms(t, dtype) if t.ndim > 1 else t for t in tensors]
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype=dtype))
+
+
+def _row_norms(t: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return the L2 norm of each t[i], as one vector."""
+    return torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim)), dtype=dtype)
 
 
 def check_numbers(group: Group, *names: str, below: float = float("inf")) -> None:

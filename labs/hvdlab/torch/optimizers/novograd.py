@@ -117,9 +117,9 @@ class NovoGrad(LayerwiseOptimizer):
         averages, squares = states
         beta1 = group["betas"][0]
         factor = 1 - beta1 if group["grad_averaging"] else 1.0
-        for p, g, m, v in zip(params, grads, averages, squares, strict=True):
+        denominators = self._denominators(group, grads, squares).tolist()
+        for p, g, m, denominator in zip(params, grads, averages, denominators, strict=True):
             # m <- beta1 m + factor / denominator (g + weight_decay denominator w)
-            denominator = self._denominators(group, [g], [v]).item()
             torch._fused_sgd_(
                 [p],
                 [g],
