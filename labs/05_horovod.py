@@ -252,7 +252,7 @@ exercises.check_init(SCRIPT)
 # ```
 #
 # Without `set_memory_growth` TensorFlow reserves nearly all memory of every GPU that it sees, also of those
-# on which it does not compute. (These lines have not been run on a GPU.)
+# on which it does not compute.
 #
 # There are three situations:
 #
@@ -853,8 +853,8 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 # ```
 #
 # `--nv` makes the driver of the GPU visible. `--mpi=pmix` lets Slurm tell each process its rank, by the
-# interface PMIx. These commands for GPUs have not been run. What was tested is in
-# [docker/README.md](../docker/README.md) and [docker/slurm](../docker/slurm/README.md). The next cell runs
+# interface PMIx. [docker/README.md](../docker/README.md#hardware-that-the-course-ran-on) says what ran on which
+# hardware, and [docker/slurm](../docker/slurm/README.md) has job scripts. The next cell runs
 # `mpirun` on this node with a program that prints the rank and the local rank.
 
 # %%

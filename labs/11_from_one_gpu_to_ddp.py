@@ -790,7 +790,8 @@ table.round(4)
 # PyTorch, and the driver always belongs to the node. A folder with data becomes visible with `--bind
 # /scratch/data:/data`, where the first path is that of the node. On several nodes put `apptainer exec --nv
 # pytorch.sif` between `srun` and `torchrun` in the job script above. Then there is one container per node,
-# and all ranks of a node run inside it. The image contains PyTorch and not this course. `docker/README.md`
+# and all ranks of a node run inside it. The tag 25.02 is a year and a
+# month: take the newest one that your driver supports. The image contains PyTorch and not this course. `docker/README.md`
 # explains how to build an image of the course, and `docker/apptainer.def` converts it for Apptainer.
 #
 # ## Summary

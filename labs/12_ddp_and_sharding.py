@@ -1085,7 +1085,7 @@ table.drop("peak_MB", errors="ignore").round(3)
 #   pinned memory (lab 9).
 #
 # `sharded_training.py fsdp3-offload` and `deepspeed2-offload` contain the first two, and `out_of_core.py
-# --activations cpu` contains the third. Except `deepspeed2-offload`, they ran on one H100 for this course.
+# --activations cpu` contains the third ([what ran on which hardware](../docker/README.md#hardware-that-the-course-ran-on)).
 #
 # ## Summary
 #

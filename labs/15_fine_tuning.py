@@ -960,7 +960,7 @@ pd.DataFrame(rows).transpose().round(2)
 # Merging does not change the loss and makes each pass faster. The 8-bit weights of torchao (the embedding
 # stays as it is) are turned back into floats at each use. That pays on models of gigabytes, where reading
 # the weights takes most of the time. Our model fits into a cache, so it becomes slower. Training on 4-bit
-# weights (QLoRA) needs the library bitsandbytes, which Lightning runs on CUDA only. It was not run here.
+# weights (QLoRA) needs the library bitsandbytes, which Lightning runs on CUDA only.
 #
 # ## Strategies of Lightning
 #
@@ -977,8 +977,8 @@ pd.DataFrame(rows).transpose().round(2)
 # | `fsdp` | the same with the older implementation (`FSDPStrategy`) | on GPUs only |
 # | `deepspeed` | optimizer state and gradients are sharded (ZeRO stage 2) | on GPUs only |
 #
-# The last two were not run, because there was no GPU. The tests of the course only build them from their
-# settings.
+# The last two need GPUs, and this lab uses processors ([what ran on which
+# hardware](../docker/README.md#hardware-that-the-course-ran-on)).
 #
 # Does another strategy train the same model? One rank with 16 records per step and two ranks with 8
 # records each see the same 16 records. But the answers have different lengths, so a mean of the means of
