@@ -1036,7 +1036,7 @@ workbook.predict(4, None, reason=None)
 # gradients, found them healthy, and call this explanation unlikely (their section 4.1). What they did not
 # explain can be seen in the slices of Li et al.: without skip connections the loss surface of a deep network
 # becomes irregular. A gradient is a local slope (lab 2), and on such a surface it soon points in a wrong
-# direction. Both kinds of network in our experiment contain batch normalisation, too.
+# direction. In our experiment the networks with and without skip connections both normalise, as in the paper.
 #
 # ### Exercise 8: Curvature of a slice
 #

@@ -71,8 +71,8 @@ if load_fashion_mnist().synthetic:
 # that holds weights. Workers send it gradients and get new weights back. This has two problems. First, all
 # bytes pass through the servers, as through the root in lab 4. With too few servers the workers wait, so you
 # must find out how many they need. Second, the script must place workers, servers and every variable. With
-# Horovod all ranks are equal and call an all-reduce. (For the large embedding tables of recommender systems,
-# of which a batch changes only a few rows, parameter servers are still in use.)
+# Horovod all ranks are equal and call an all-reduce. (Recommender systems have large tables of user and
+# product vectors, of which a batch changes only a few rows. For these, parameter servers are still in use.)
 #
 # ![On the left four workers send gradients up to a parameter server and receive weights from it, so all bytes pass the server. On the right four equal ranks hold the weights and pass gradients round a ring, so the same number of bytes passes every rank.](pictures/parameter_server.svg)
 #

@@ -167,8 +167,8 @@ network = training.DenseNetwork([128])
 #
 # $$B_\text{simple} = \frac{\operatorname{tr} \Sigma}{|G|^2}.$$
 #
-# The index says that this is the *simple* noise scale of the paper. The section "Critical batch size" derives
-# a second one, $B_\text{noise}$, and compares both. "Noise scale" without a name means $B_\text{simple}$.
+# The index says that this is the *simple* noise scale of the paper. A later section derives a
+# second one, $B_\text{noise}$, and compares both. "Noise scale" without a name means $B_\text{simple}$.
 #
 # In the example it is $5 / 9 = 0.6$ images, because the four images largely agree. For real networks it is
 # hundreds to millions. The paper's claim is that this number, measured in *one* run with *one* batch size,
@@ -390,8 +390,7 @@ compare(*both, by=["what"], value="value")
 
 # %% [markdown]
 # In the reference run the means until the goal are $B_\text{simple}$ = 152 ± 19 and $B_\text{noise}$ = 91 ± 8
-# images (n = 5), a factor of 1.7. So the curvature matters, and the order of magnitude is the same. The next
-# experiments measure the critical batch size itself.
+# images (n = 5), a factor of 1.7. So the curvature matters, and the order of magnitude is the same.
 #
 # If the fraction was constant during training, the number of steps $S(B)$ to the goal would be
 #
