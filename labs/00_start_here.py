@@ -27,7 +27,7 @@
 # | lab | minutes | what you learn there |
 # |---|---|---|
 # | [1: Why many GPUs](01_why_many_gpus.ipynb) | 90 | how compute, data and models have grown, power laws, the parts of a training step, the links between GPUs |
-# | [2: Gradient descent](02_gradient_descent.ipynb) | 120 | loss surfaces, gradients, and the largest step size that converges |
+# | [2: Gradient descent](02_gradient_descent.ipynb) | 130 | loss surfaces, gradients, the largest step size that converges, and what changes in a network |
 # | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 150 | the noise of small batches, throughput and time to accuracy, skip connections; how the experiments of the course work |
 # | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 120 | MPI, collectives, your own ring all-reduce, and why N processes give the result of one |
 # | [5: Horovod](05_horovod.ipynb) | 155 | the conversion of a script to Horovod, step by step; scaling and its measurement |

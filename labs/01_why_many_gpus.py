@@ -761,7 +761,9 @@ exercises.check_step_seconds(step_seconds)
 # Early systems for data parallelism used a **parameter server**, a process that keeps the parameters,
 # collects the gradients of all *workers*, as the ranks were called there, and sends back the result ([Li et
 # al. 2014](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu)). The all-reduce
-# replaced it.
+# replaced it for *dense* gradients, in which every parameter gets a value in every step. Recommender systems
+# still use parameter servers for their tables of user and product vectors, because these tables are too large
+# for a GPU and a batch touches only a few of their rows ([Liu et al. 2022](https://arxiv.org/abs/2209.07663)).
 #
 # ![On the left a parameter server exchanges data with four workers, so that all gradients pass through its network card. On the right four ranks form a ring, in which no link carries more than another.](pictures/parameter_server_and_ring.svg)
 #
@@ -787,8 +789,13 @@ exercises.check_step_seconds(step_seconds)
 # | | training | inference |
 # |---|---|---|
 # | operations per token, network of $N$ parameters | $6N$ | $2N$ |
-# | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time |
-# | examples at a time | a large batch, for *throughput*, the examples per second | one or a few, for a short wait |
+# | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time, and in a language model the keys and values of all earlier tokens (lab 15) |
+# | examples at a time | a large batch, for *throughput*, the examples per second | one on a phone, tens to hundreds on a server |
+#
+# A server of a language model computes many requests together, because each reading of the parameters then
+# serves all of them. The keys and values grow with the number of requests and with their length, so on a server
+# they take a large part of the memory. For example, a model with 13 billion parameters stores 0.8 MB per token,
+# up to 1.6 GB for a request of 2,048 tokens ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180)).
 #
 # The difference decides the hardware. For example, take a network of one billion parameters and the optimizer
 # *Adam*, which keeps two numbers of its own per parameter, its state. In 32-bit numbers, training needs 4

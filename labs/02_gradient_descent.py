@@ -9,12 +9,14 @@
 #
 # In this lab you apply gradient descent to the smallest useful model, a straight line with two parameters.
 # With two parameters you can draw everything, check the result with a formula, and predict at which step
-# size the method fails. The rules that you find here hold for large networks as well.
+# size the method fails. The last section repeats the most important experiment with a network, and shows
+# which rule still holds there and which one does not.
 #
 # **After this lab you can**
 #
 # * write the gradient of the mean squared error and the loop of gradient descent;
-# * compute the largest learning rate that converges from the Hessian, and explain why a larger one diverges;
+# * compute the largest learning rate that converges on a quadratic loss, and say what is different in a
+#   network;
 # * compute the condition number, and predict from it how many steps the descent needs;
 # * explain why inputs of networks are normalised;
 # * tell a loss that has stopped falling from parameters that have reached the minimum.
@@ -22,8 +24,8 @@
 # **Builds on** lab 1, which says why networks are trained on many GPUs. You need Python with NumPy, the
 # derivative of a square, and the eigenvalues of a 2 x 2 matrix.
 #
-# **Time:** two hours for a learner who reads everything and does every exercise. The computer needs less
-# than half a minute of it.
+# **Time:** 130 minutes for a learner who reads everything and does every exercise. The computer needs about
+# a minute of it.
 
 # %%
 import math
@@ -32,9 +34,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.course.experiment import grid, reference, seeds, sweep
+from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, describe, interactive, overlay, predicted
+from hvdlab.course.tanh_network import TanhNetwork
 from hvdlab.course.workbook import Workbook
+from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab02_gradient_descent as exercises
 
 workbook = Workbook(2)
@@ -489,9 +493,9 @@ exercises.check_hessian(hessian)
 #
 # **What:** return the limit $2 / \lambda_{\max}$ for the inputs `x`.
 #
-# **Why:** you can then say before a training whether it will diverge. For deep networks the whole Hessian
-# is never computed, because it would have as many rows as the network has parameters. But the rule is the
-# same, and its largest eigenvalue can be estimated without the matrix.
+# **Why:** for a loss that is a bowl, you can then say before the descent whether it will diverge. The loss of
+# a network is not such a bowl: its Hessian changes during training, and the last section of this lab
+# measures what this means for the limit.
 #
 # **Signature:** `largest_step_size(x)` returns one number.
 #
@@ -634,8 +638,9 @@ describe(
 # each jump is 0.94 times as long as the one before: at 0.97 times the limit $\eta \lambda_{\max} = 0.97 \cdot
 # 2$, and $1 - 1.94 = -0.94$. Above it each jump is 1.06 times as long. The loss itself does not jump, because
 # it depends on the distance from the minimum and not on the side. Above the limit it rises with every step.
-# **A loss that grows is the sign of a learning rate that is too large.** Parameters that jump from side to
-# side show that the limit is near. If the loss of a network grows, reduce the learning rate first.
+# **A loss that grows in every step is the sign of a learning rate that is too large.** Parameters that jump
+# from side to side show that the limit is near. If the loss of a network keeps growing, reduce the learning
+# rate first.
 #
 # ## Condition number
 #
@@ -793,6 +798,127 @@ some = (slice(None), [0.1, 0.5, 0.9, 1.1])  # all inputs, four ratios
 compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[some, :]
 
 # %% [markdown]
+# ## Edge of stability
+#
+# Does the limit $2 / \lambda_{\max}$ also hold for a network? The Hessian of our linear model is the same
+# everywhere. The Hessian of a network depends on the weights, so its largest eigenvalue changes with every
+# step. This section measures it during a training. The network has 784 inputs, two hidden layers of 64
+# neurons with the function tanh, and 10 outputs, together 55,050 parameters. The loss is the mean squared
+# error again, summed over the ten outputs. The data are 500 images of Fashion-MNIST with centred pixels, and
+# every step uses all of them.
+#
+# A Hessian with 55,050 rows would fill 24 GB. Its largest eigenvalue needs only *gradients*. If the weights
+# move a short distance $\varepsilon$ along a vector $v$ of length 1, the gradient changes by
+# $\varepsilon H v$, because $H$ contains its derivatives. So two gradients give the product $H v$. The
+# **power iteration** multiplies a vector by $H$ again and again. Each product stretches the part along the
+# steepest eigenvector the most, so the vector turns into this direction, and $v \cdot H v$ approaches
+# $\lambda_{\max}$. For example, $H = \begin{pmatrix} 18 & 0 \\ 0 & 2 \end{pmatrix}$ turns $(1, 1)$ into
+# $(18, 2)$ and then into $(324, 4)$.
+
+
+# %%
+def power_iteration(gradient_at, weights, v, repeats=10, epsilon=1e-3):
+    """Return the largest eigenvalue of the Hessian, and its eigenvector."""
+    for _ in range(repeats):
+        change = gradient_at(weights + epsilon * v) - gradient_at(weights - epsilon * v)
+        product = change / (2 * epsilon)  # H v
+        eigenvalue, v = v @ product, product / np.linalg.norm(product)
+    return eigenvalue, v
+
+
+# %% [markdown]
+# ### Prediction: three times the limit
+#
+# The cell below computes $2 / \lambda_{\max}$ for the random weights at the start. It then trains with 0.5,
+# 1.5, 3 and 6 times this limit, 1,000 steps each. On our bowl 1.02 times the limit diverges. What happens to
+# the network at three times the limit, compared with 0.5 times? Answer "diverges", "higher loss" or "lower
+# loss", and give the reason.
+
+# %%
+# Prediction 3: the training with three times the limit. Replace both values of None.
+three_times = workbook.predict(3, None, reason=None)
+
+# %% tags=["folded"]
+clothes = load_fashion_mnist()
+if clothes.synthetic:
+    print("These data are SYNTHETIC: every cell runs, but no number below can be compared.")
+network = TanhNetwork(clothes.train_images[:500], clothes.train_labels[:500])
+EDGE_STEPS = by_run_length(quick=40, learner=1000, reference=1000)
+
+
+def gradient_at(weights):
+    return network.loss_and_gradient(weights)[1]
+
+
+def train_at_the_edge(ratio, seed):
+    weights = network.start(seed)
+    v = np.random.default_rng(seed).normal(size=weights.size).astype("float32")
+    eigenvalue, v = power_iteration(gradient_at, weights, v / np.linalg.norm(v), repeats=40)
+    learning_rate, rows = np.float32(ratio * 2 / eigenvalue), []
+    for step in range(EDGE_STEPS + 1):
+        loss, slope = network.loss_and_gradient(weights)
+        if loss > 1000:  # the descent has diverged
+            break
+        if step < 5 or step % 20 == 0:
+            eigenvalue, v = power_iteration(gradient_at, weights, v)
+            row = {"step": step, "loss": loss, "eigenvalue": eigenvalue}
+            rows.append(row | {"of_limit": learning_rate * eigenvalue / 2})
+        weights = weights - learning_rate * slope
+    return rows
+
+
+edge_settings = grid(ratio=[0.5, 1.5, 3.0, 6.0], seed=seeds(1, 5))
+edge = sweep("edge_of_stability", train_at_the_edge, edge_settings)
+shipped_edge = reference("edge_of_stability")
+
+# %% tags=["folded"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5))
+times = {ratio: f"{ratio:g} times the limit" for ratio in (0.5, 1.5, 3.0, 6.0)}
+own_points = edge[(edge["step"] < 5) | (edge["step"] % 100 == 0)]  # so that the lines stay visible
+for axes, column in ((left, "loss"), (right, "of_limit")):
+    overlay(axes, own_points, shipped_edge, x="step", y=column, by="ratio", labels=times)
+    axes.set(xlabel="step", yscale="log")
+left.set(ylim=(0.005, 50), ylabel="loss")
+right.axhline(1, color="black", linestyle=":", linewidth=2)
+right.text(1.02, 1, r"$2/\eta$", transform=right.get_yaxis_transform(), va="center")
+right.set(ylim=(0.4, 8), ylabel=r"largest eigenvalue, in units of $2/\eta$")
+right.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
+right.minorticks_off()
+right.get_legend().remove()
+print(f"your prediction for three times the limit: {three_times}")
+describe(
+    figure,
+    "Left: the loss of the network falls with 0.5, 1.5 and 3 times the limit, and grows without end with "
+    "6 times. Right: the largest eigenvalue in units of 2 divided by the learning rate. With 0.5 times the "
+    "limit it rises to 1, with 1.5 and 3 times it falls to about 1, and then it stays there.",
+)
+
+# %% tags=["folded"]
+by_end = [t[t["step"].isin([0, EDGE_STEPS])] for t in (edge, shipped_edge)]
+compare(*by_end, by=["ratio", "step"], value="loss")
+
+# %% [markdown]
+# **What the result means.** The limit at the start, 0.043, does not decide about this training. In the
+# reference results (n = 5 seeds) the training at three times the limit converges and ends at the *lowest*
+# loss, 0.013, compared with 0.069 at half of the limit. If you predicted "diverges", you applied the rule for
+# a bowl, in which $\lambda_{\max}$ is a constant. Two observations in the right panel explain the result:
+#
+# * With three times the limit the first steps are unstable, and the loss rises in some of them. They move
+#   the weights to a place where $\lambda_{\max}$ is smaller, and there the training continues.
+# * With half of the limit $\lambda_{\max}$ rises steadily, until it reaches $2 / \eta$. It then stays there,
+#   and so it does with the larger learning rates, at 1.0 to 1.1 times $2 / \eta$.
+#
+# This state is called the **edge of stability** ([Cohen et al. 2021](https://arxiv.org/abs/2103.00065)). The
+# loss no longer falls in every step: in the reference it rose in about a third of the intervals of 20 steps.
+# Over many steps it still falls. So $\lambda_{\max}$ adapts to the learning rate, in contrast to our bowl,
+# where the learning rate must adapt to $\lambda_{\max}$. There is a limit for the network as well: with six
+# times the value at the start all five trainings diverged in their first ten steps. But you cannot compute it
+# from the Hessian at the start. In practice it is found by trying learning rates.
+#
+# One rule holds for the network without a change: a learning rate far above $2 / \lambda_{\max}$ makes the
+# loss grow in every step, and the remedy is a smaller learning rate.
+
+# %% [markdown]
 # ## Summary
 #
 # * A model is a function with parameters, and the loss measures how bad they are. The gradient of the loss
@@ -800,10 +926,13 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # * Gradient descent repeats one step: it subtracts the gradient, multiplied by the learning rate, from the
 #   parameters.
 # * Along each eigenvector of the Hessian one step multiplies the distance from the minimum by
-#   $1 - \eta\lambda$. Therefore the descent converges only for $\eta < 2 / \lambda_{\max}$. In the experiment
-#   0.98 times this limit converged and 1.02 times diverged, on ten of ten data sets.
-# * A loss that grows is the sign of a learning rate above the limit. Parameters that jump from side to side
-#   show that the limit is near.
+#   $1 - \eta\lambda$. Therefore the descent on a quadratic loss converges only for
+#   $\eta < 2 / \lambda_{\max}$. In the experiment 0.98 times this limit converged and 1.02 times diverged, on
+#   ten of ten data sets.
+# * In a network $\lambda_{\max}$ changes during training. It rises until it is about $2 / \eta$ and stays there
+#   while the loss still falls (edge of stability). Three times the limit at the start reached a lower loss than
+#   half of it, and six times diverged.
+# * A loss that keeps growing is the sign of a learning rate that is too large.
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
 # * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
@@ -852,6 +981,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer=0.75)
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer="b")
 
 # %% [markdown]
 # **Next:** in this lab each step used all examples. [Lab 3](03_stochastic_gradient_descent.ipynb) computes

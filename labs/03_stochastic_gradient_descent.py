@@ -1026,13 +1026,15 @@ workbook.predict(4, None, reason=None)
 # higher training error than one with 20 layers, although it could represent everything that the smaller one
 # can. So the difficulty is in the optimization.
 #
-# ![Left: a block of two layers passes only its result on, so twelve blocks with the slope 0.1 multiply a gradient by ten to the power of minus twelve. Right: a block with a skip connection also adds its input, its slope is one plus 0.1, and twelve blocks multiply the gradient by 3.1.](pictures/skip_connection.svg)
+# ![Left: two layers without a skip connection, and below them the loss along nine directions, irregular curves that rise steeply and then bend downwards. Right: the same layers with an arrow that adds the input to the output, and the loss along nine directions, which are smooth bowls.](pictures/skip_connection.svg)
 #
-# The picture shows one reason. The backward pass multiplies the slopes of all blocks, by the chain rule. If
-# each block has the slope $s = 0.1$, then after 12 blocks a gradient is multiplied by $0.1^{12}$, so that
-# the first layers hardly learn. With skip connections the slope of a block is $1 + s$, and the product is
-# $1.1^{12} = 3.1$. (Batch normalisation, which lab 7 explains, also keeps gradients from vanishing. Both kinds
-# of network in our experiment contain it, and still the skip connections make a difference.)
+# Which difficulty? An obvious guess is that gradients *vanish*: the backward pass multiplies the slopes of
+# all blocks, and a product of small slopes is nearly zero. But the plain networks of the paper contain batch
+# normalisation (lab 7), which keeps signals and gradients at a normal size. The authors measured the
+# gradients, found them healthy, and call this explanation unlikely (their section 4.1). What they did not
+# explain can be seen in the slices of Li et al.: without skip connections the loss surface of a deep network
+# becomes irregular. A gradient is a local slope (lab 2), and on such a surface it soon points in a wrong
+# direction. In our experiment the networks with and without skip connections both normalise, as in the paper.
 #
 # ### Exercise 8: Curvature of a slice
 #

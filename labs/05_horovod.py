@@ -70,7 +70,8 @@ if load_fashion_mnist().synthetic:
 # that holds weights. Workers send it gradients and get new weights back. This has two problems. First, all
 # bytes pass through the servers, as through the root in lab 4. With too few servers the workers wait, so you
 # must find out how many they need. Second, the script must place workers, servers and every variable. With
-# Horovod all ranks are equal and call an all-reduce.
+# Horovod all ranks are equal and call an all-reduce. (Recommender systems have large tables of user and
+# product vectors, of which a batch changes only a few rows. For these, parameter servers are still in use.)
 #
 # ![On the left four workers send gradients up to a parameter server and receive weights from it, so all bytes pass the server. On the right four equal ranks hold the weights and pass gradients round a ring, so the same number of bytes passes every rank.](pictures/parameter_server.svg)
 #
@@ -99,9 +100,17 @@ if load_fashion_mnist().synthetic:
 # **Who does what.** The *infrastructure team* installs drivers, NCCL, MPI and Horovod once, so that they fit
 # the cluster. The *machine-learning engineer* adds a few lines to the script.
 #
-# **Installation.** `pip install horovod` compiles Horovod for CPUs. `HOROVOD_GPU_OPERATIONS=NCCL pip install
-# horovod` compiles it with NCCL. Both need the framework, a C++ compiler and the build tool CMake. MPI is
-# optional, because Gloo comes with Horovod. `make setup` has done this for you.
+# **Installation.** PyPI has Horovod as source code only, so `pip install horovod` compiles it, with NCCL if
+# `HOROVOD_GPU_OPERATIONS=NCCL` is set. It needs the framework, a C++ compiler and the build tool CMake. MPI is
+# optional, because Gloo comes with Horovod. With today's software this command *fails*. The last release,
+# 0.28.1, asks for C++14, and PyTorch 2.1 and newer need C++17
+# ([horovod#3996](https://github.com/horovod/horovod/issues/3996),
+# [#4014](https://github.com/horovod/horovod/issues/4014)). It imports Python's module distutils, which Python
+# 3.12 no longer has, and it calls a function that TensorFlow 2.21 has removed. `make setup` therefore runs
+# `docker/build_horovod.sh`, which corrects these places in the source, compiles, and tests the result. It works
+# for your own environment as well: `docker/build_horovod.sh /path/to/python` installs Horovod there, and keeps
+# the wheel in `~/.cache/hvdlab/wheels`, from where you can copy it to machines with the same versions. The
+# environment needs torch or TensorFlow, an MPI, cmake, ninja, setuptools, cloudpickle and packaging.
 
 # %%
 import horovod.torch as hvd
@@ -242,7 +251,7 @@ exercises.check_init(SCRIPT)
 # ```
 #
 # Without `set_memory_growth` TensorFlow reserves nearly all memory of every GPU that it sees, also of those
-# on which it does not compute. (These lines have not been run on a GPU.)
+# on which it does not compute.
 #
 # There are three situations:
 #
@@ -340,7 +349,7 @@ exercises.check_output(SCRIPT)
 # 4. The all-reduce adds the arrays of all ranks.
 # 5. The sum is divided by the number of ranks and copied back into the gradients.
 #
-# ![One training step on two ranks. Each rank does its own forward and backward pass, unchanged. The wrapper then adds a block: hooks report ready gradients, ranks negotiate, gradients are copied into the fusion buffer, all-reduced, divided by the number of ranks and copied out. Each rank then has the mean gradient and makes the same update.](pictures/distributed_optimizer.svg)
+# ![Two timelines of a training step of one rank, with a row for computing and a row for the exchange. In PyTorch the gradients of the last layers are exchanged during the backward pass, and only those of the first layers after it. In Keras all gradients are exchanged after the backward pass, so the update begins later.](pictures/distributed_optimizer.svg)
 #
 # **Learning rate.** With $N$ ranks a step averages $N$ times as many images, so its gradient is less noisy.
 # The usual rule multiplies the learning rate by $N$. For example, `--lr 0.05` on two ranks becomes 0.1. Labs
@@ -843,8 +852,8 @@ print("\n".join(line for line in lines if line.startswith("rank")))
 # ```
 #
 # `--nv` makes the driver of the GPU visible. `--mpi=pmix` lets Slurm tell each process its rank, by the
-# interface PMIx. These commands for GPUs have not been run. What was tested is in
-# [docker/README.md](../docker/README.md) and [docker/slurm](../docker/slurm/README.md). The next cell runs
+# interface PMIx. [docker/README.md](../docker/README.md#hardware-that-the-course-ran-on) says what ran on which
+# hardware, and [docker/slurm](../docker/slurm/README.md) has job scripts. The next cell runs
 # `mpirun` on this node with a program that prints the rank and the local rank.
 
 # %%

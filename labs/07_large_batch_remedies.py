@@ -120,9 +120,10 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 # and $2B$ each update has twice the variance, but there are half as many.
 #
 # The linear rule assumes that the gradient hardly changes during $k$ small steps. This is wrong for large
-# $k$. The learning rate is also limited by the largest stable step size of lab 2, $2/\lambda_\text{max}$ with
-# the largest curvature $\lambda_\text{max}$ of the loss, which does not grow with the batch. So the linear
-# rule must fail above some batch size.
+# $k$. In addition, every network has a learning rate above which its training diverges, even if each step
+# uses all images. Lab 2 showed that this learning rate cannot be computed from the curvature at the start,
+# because the curvature changes during training. But it is finite, and the linear rule exceeds it for some
+# $k$. So the linear rule must fail above some batch size.
 #
 # The experiment trains six epochs with a learning rate that falls linearly to 0. At batch 64 it starts from
 # 0.01, the best of 0.003, 0.01, 0.03 and 0.1. The larger batches are 256, 1,024 and 2,048, with $k = 4$, 16

@@ -304,9 +304,12 @@ print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the tim
 # GPUs. At NERSC a single rank was slower with sixteen workers than with four. A probable reason is that the
 # workers compete with each other and with the training for cores and for the file system.
 #
-# **Random numbers in workers.** On Linux a worker starts as a copy of the main process (*fork*). A NumPy
-# generator that was created before is copied too, so all workers draw the *same* random numbers: the first
-# image of each worker gets the same window, and so on. PyTorch gives each worker another seed for `torch`
+# **Random numbers in workers.** How a worker starts depends on Python. Up to Python 3.13 on Linux it starts as
+# a copy of the main process (*fork*). From Python 3.14 on a small server process, which has loaded none of your
+# data, starts it (*forkserver*), and your `Dataset` is sent to it by pickle. So code that must not run in the
+# workers stands below `if __name__ == "__main__":`. The lab sets `fork` explicitly, because a notebook's own
+# classes cannot be sent. In both cases a NumPy generator of the `Dataset` is copied with its state, so all
+# workers draw the *same* random numbers: the first image of each worker gets the same window, and so on. PyTorch gives each worker another seed for `torch`
 # and for the global functions of `numpy.random`, but it cannot know your own generator objects. Draw with
 # `torch.randint` as above, or create the generator inside of the worker.
 

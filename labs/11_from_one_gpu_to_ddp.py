@@ -396,12 +396,14 @@ if prediction is not None:
 #
 # ## DistributedDataParallel
 #
-# `parallel = DistributedDataParallel(model)` returns a wrapper around the model. The wrapper does two things.
+# `parallel = DistributedDataParallel(model)` returns a wrapper around the model. The wrapper does three things.
 #
 # 1. **When it is created**, it compares the shapes of all parameters between the ranks. Then it broadcasts the parameters and
 #    buffers of rank 0 to all ranks. (A *buffer* is a tensor of the model that is not trained, for example a running mean of batch norm.)
 #    Afterwards all ranks hold the weights of rank 0.
-# 2. **In every backward pass**, it averages the gradients. The wrapper registers a function, called a *hook*, for each parameter. The hook
+# 2. **In every forward pass of a training step**, it broadcasts the buffers of rank 0 again (`broadcast_buffers=True`, the default). So
+#    the running means of batch norm follow the images of rank 0, and are not means over all ranks.
+# 3. **In every backward pass**, it averages the gradients. The wrapper registers a function, called a *hook*, for each parameter. The hook
 #    runs as soon as the gradient of its parameter is ready. When the gradients of a group of parameters, called a *bucket*,
 #    are ready, an all-reduce of the bucket starts while the backward pass still computes earlier layers. Lab 12 measures this.
 #
@@ -788,7 +790,8 @@ table.round(4)
 # PyTorch, and the driver always belongs to the node. A folder with data becomes visible with `--bind
 # /scratch/data:/data`, where the first path is that of the node. On several nodes put `apptainer exec --nv
 # pytorch.sif` between `srun` and `torchrun` in the job script above. Then there is one container per node,
-# and all ranks of a node run inside it. The image contains PyTorch and not this course. `docker/README.md`
+# and all ranks of a node run inside it. The tag 25.02 is a year and a
+# month: take the newest one that your driver supports. The image contains PyTorch and not this course. `docker/README.md`
 # explains how to build an image of the course, and `docker/apptainer.def` converts it for Apptainer.
 #
 # ## Summary
@@ -800,8 +803,8 @@ table.round(4)
 #   rank that prints and saves, because this happens once per run.
 # * `DistributedSampler` gives every rank every N-th index of one common order. Its seed is `seed + epoch`, and without `set_epoch` all
 #   epochs have the same order.
-# * `DistributedDataParallel` broadcasts rank 0's weights once, and averages the gradients in every backward pass. It does so only if the
-#   training step calls the wrapper.
+# * `DistributedDataParallel` broadcasts rank 0's weights once, its buffers in every forward pass, and averages the gradients in every
+#   backward pass. It does so only if the training step calls the wrapper.
 # * Metrics need sums and counts over all ranks. Checkpoints contain the weights of the model and not those of the wrapper. After a restart
 #   every rank needs the optimizer's state, which DDP does not send.
 # * Two ranks with 64 images each train like one process with 128 images. The losses differ only by rounding.

@@ -559,10 +559,20 @@ medians(sent, reference("ddp_communication"), by=["way"], columns=columns).round
 #   \text{stage 2: } (4 + \tfrac{4 + 8}{N})\,\Psi \qquad \text{stage 3: } \tfrac{4 + 4 + 8}{N}\,\Psi$$
 #
 # bytes. For example, one billion parameters on 4 ranks need 16 GB per rank with DDP, 10 GB with stage 1, 7 GB
-# with stage 2 and 4 GB with stage 3. In mixed precision (lab 9) the sum is the same: 2 bytes for the weight,
-# 2 for the gradient, and 12 for the state, which contains a float32 copy of the weight (4) and the moments
-# (8). The stages then store $4 + 12/N$, $2 + 14/N$ and $16/N$ bytes per parameter. The activations are not
-# part of this count. Each rank computes the activations of its own images, so they are not redundant.
+# with stage 2 and 4 GB with stage 3.
+#
+# In mixed precision the sum is 16 bytes as well, but the parts depend on the implementation:
+#
+# * *Autocast* (lab 9) keeps weights, gradients and state in float32, $4 + 4 + 8$ bytes, and makes copies in 16
+#   bits only for a step. So the stages store the same as above, for example $8 + 8/N$ in stage 1.
+# * *DeepSpeed* and ZeRO's paper store 2 bytes for the weight, 2 for the gradient, and 12 for the state, which
+#   contains a float32 copy of the weight (4) and the moments (8). The stages then store $4 + 12/N$,
+#   $2 + 14/N$ and $16/N$ bytes.
+# * *FSDP2* (below) with `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` stores float32 shards, and gathers
+#   the weights in bfloat16, which halves the bytes of each all-gather.
+#
+# The activations are not part of this count. Each rank computes the activations of its own images, so they
+# are not redundant.
 #
 # ### Exercise 5: Memory of a rank
 #
@@ -612,8 +622,8 @@ describe(
 )
 
 # %% [markdown]
-# The figure computes the paper's example with your function: 7.5 billion parameters in mixed precision. DDP
-# needs 120 GB on any number of ranks, which is more than a GPU of 80 GB has. On 64 ranks stages 1, 2 and 3
+# The figure computes the paper's example with your function: 7.5 billion parameters in the mixed precision of
+# DeepSpeed, $2 + 2 + 12$ bytes. DDP needs 120 GB on any number of ranks, which is more than a GPU of 80 GB has. On 64 ranks stages 1, 2 and 3
 # need 31, 17 and 1.9 GB. Stage 1 cannot fall below 30 GB, because weights and gradients remain whole, and
 # stage 2 not below 15 GB, because the weights do. Only stage 3 has no such limit.
 #
@@ -676,7 +686,9 @@ exercises.check_zero1(zero1)
 # call forms a group of the parameters that no earlier call has taken, so the last group contains only the
 # layers outside the blocks. Before a group computes, its weights are gathered, and afterwards they are freed.
 # The backward pass gathers them again, because it needs the weights to compute the gradients. Each gradient
-# is reduce-scattered as soon as its block is done.
+# is reduce-scattered as soon as its block is done. By default the group of the whole model is an exception: it
+# stays whole after the forward pass, because the backward pass needs its last layer at once. The lab sets
+# `reshard_after_forward=True` for it too, so that every weight is gathered twice, as in ZeRO stage 3.
 #
 # ![A timeline of FSDP for three blocks with rows for the network, for computing and for the whole weights in memory. The weights of the next block are gathered while the current block computes. After the forward pass of a block its weights are freed, and the backward pass gathers them again. Gradients are reduce-scattered after the backward pass of their block.](pictures/fsdp_timeline.svg)
 #
@@ -1073,7 +1085,7 @@ table.drop("peak_MB", errors="ignore").round(3)
 #   pinned memory (lab 9).
 #
 # `sharded_training.py fsdp3-offload` and `deepspeed2-offload` contain the first two, and `out_of_core.py
-# --activations cpu` contains the third. Except `deepspeed2-offload`, they ran on one H100 for this course.
+# --activations cpu` contains the third ([what ran on which hardware](../docker/README.md#hardware-that-the-course-ran-on)).
 #
 # ## Summary
 #

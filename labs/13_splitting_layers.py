@@ -708,8 +708,7 @@ describe(
 # `grid` are your block for any number of columns, `dtensor` and `sequence` are PyTorch's, and `axonn` is
 # the library AxoNN. AxoNN is written for GPUs and NCCL. Its code runs here unchanged, but four functions of
 # PyTorch are replaced for it (`hvdlab/torch/model_parallel/axonn_on_cpu.py`). Its overlap of communication
-# with computation needs a GPU and was not run, so take its bytes from this table and its speed from the
-# papers.
+# with computation needs a GPU, so take its bytes from this table and its speed from the papers.
 #
 # Which of the five modes stores the least on a rank of four? The parts of the blocks are equally large in all
 # modes. So look at the stem, a layer of $784 \cdot 256$ weights: `by-hand` and `dtensor` replicate it, `grid`

@@ -565,7 +565,7 @@ describe(
 # The order of the axes matters. Ranks with consecutive numbers are usually on the same server, and they are
 # neighbours along the *last* axis. So the last axis should be the one that sends most often: `tensor`. Rank
 # numbers count like a clock: rank $= 4 \cdot$ pipeline $+ 2 \cdot$ data $+$ tensor. This is the function
-# `build` that you saw above. On GPUs the same file uses NCCL, which was not run for this course.
+# `build` that you saw above. On GPUs the same file uses NCCL.
 #
 # ### Exercise 5: Groups of the mesh
 #

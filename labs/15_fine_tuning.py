@@ -91,7 +91,8 @@ workbook = Workbook(15)
 # 3. *All GPUs work on one problem and talk after every step.* It needs the fast networks for which
 #    supercomputers are built, and it uses the collectives that you know: all-reduce, all-gather and
 #    reduce-scatter.
-# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes (lab 12).
+# 4. *It needs much memory in one place.* With Adam in mixed precision, a parameter takes 16 bytes (lab 12). For
+#    example, DeepSpeed stores them like this:
 #    In 16 bits there are a copy of the weight and its gradient, $2 + 2$ bytes. In 32 bits there are the
 #    weight itself and Adam's two averages, $4 + 4 + 4$ bytes. 405 billion of them take 6.5 TB, which must be
 #    sharded over many GPUs.
@@ -776,10 +777,25 @@ for name, parameters in (("phi-1.5", 1.4e9), ("LLaMA", 6.7e9)):
     print(f"{name}, {parameters / 1e9} billion: full {full:.0f} GB, LoRA with 0.5 % {few:.0f} GB")
 
 # %% [markdown]
-# So much for float32. In mixed precision a trained parameter takes 16 bytes, as at the beginning of this lab,
-# but a *frozen* weight only 2, because its 32-bit copy would never change. LLaMA with LoRA then needs $6.7
-# \cdot 2 = 13.4$ GB for all weights, and $0.005 \cdot 6.7 \cdot 16 = 0.5$ GB for the trained 0.5 %. This fits
-# into a GPU with 24 GB.
+# Does mixed precision help? `bf16-mixed`, the setting of this lab, does not reduce these numbers. It keeps
+# *all* weights in float32, also the frozen ones, because autocast makes its 16-bit copies only for a step (lab
+# 9). LLaMA with LoRA then needs $6.7 \cdot 4 = 26.8$ GB for the weights and $0.005 \cdot 6.7 \cdot 12 = 0.4$ GB
+# for gradients and averages, which does not fit into a GPU with 24 GB. The setting `bf16-true` stores every
+# number in 2 bytes: $6.7 \cdot 2 = 13.4$ GB for the weights, and $2 + 4$ bytes more for each trained parameter,
+# 0.2 GB. This fits. The price is that the trained matrices are also rounded to 16 bits after every step, so
+# small updates get lost (lab 9). The next cell asks Lightning for the formats.
+
+# %% tags=["folded"]
+formats = {}
+for precision in ("bf16-mixed", "bf16-true"):
+    plugin = Trainer(accelerator="cpu", precision=precision, logger=False).precision_plugin
+    layers = {"frozen": nn.Linear(2, 2).requires_grad_(False), "trained": nn.Linear(2, 2)}
+    formats[precision] = {
+        kind: str(plugin.convert_module(layer).weight.dtype) for kind, layer in layers.items()
+    }
+pd.DataFrame(formats)
+
+# %% [markdown]
 #
 # Activations come in addition. LoRA needs nearly as many of them as full fine-tuning, because gradients
 # still flow through every layer down to the first A. In our small model the activations of a step are much
@@ -944,7 +960,7 @@ pd.DataFrame(rows).transpose().round(2)
 # Merging does not change the loss and makes each pass faster. The 8-bit weights of torchao (the embedding
 # stays as it is) are turned back into floats at each use. That pays on models of gigabytes, where reading
 # the weights takes most of the time. Our model fits into a cache, so it becomes slower. Training on 4-bit
-# weights (QLoRA) needs the library bitsandbytes, which Lightning runs on CUDA only. It was not run here.
+# weights (QLoRA) needs the library bitsandbytes, which Lightning runs on CUDA only.
 #
 # ## Strategies of Lightning
 #
@@ -961,8 +977,8 @@ pd.DataFrame(rows).transpose().round(2)
 # | `fsdp` | the same with the older implementation (`FSDPStrategy`) | on GPUs only |
 # | `deepspeed` | optimizer state and gradients are sharded (ZeRO stage 2) | on GPUs only |
 #
-# The last two were not run, because there was no GPU. The tests of the course only build them from their
-# settings.
+# The last two need GPUs, and this lab uses processors ([what ran on which
+# hardware](../docker/README.md#hardware-that-the-course-ran-on)).
 #
 # Does another strategy train the same model? One rank with 16 records per step and two ranks with 8
 # records each see the same 16 records. But the answers have different lengths, so a mean of the means of

@@ -829,5 +829,5 @@ workbook.question(5, answer=None)
 workbook.question(5, answer="d")
 
 # %% [markdown]
-# Next: in [lab 17](17_read_a_trace.ipynb) you read a timeline of a GPU and find out where the time of a
-# step goes.
+# Next: in [lab 17](17_read_a_trace.ipynb) you read timelines of training runs and find out where the time of
+# a step goes.

@@ -731,8 +731,8 @@ exercises.check_diagnosis(5, diagnosis, evidence, traces)
 #
 # ## Traces of a GPU
 #
-# No trace of a GPU was recorded for this lab. The format and the functions that you wrote are the same, and
-# the following differences matter.
+# The traces of this lab come from processors. A trace of a GPU has the same format, and the functions that you
+# wrote read it too. The following differences matter.
 #
 # A GPU executes *kernels*, which are functions that run on the GPU. The CPU only launches them: it puts a
 # kernel into a queue and continues at once. A queue whose kernels run one after the other is called a

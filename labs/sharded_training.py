@@ -14,8 +14,8 @@ All modes take the same steps: the same weights at the start, the same global ba
     zero1                   DDP and ZeroRedundancyOptimizer: optimizer state sharded
     fsdp2, fsdp3            fully_shard: whole weights kept from forward to backward, or not
     deepspeed1, 2, 3        DeepSpeed's ZeRO stages
-    fsdp3-offload, deepspeed2-offload   shards of a GPU's tensors in CPU memory. Neither has run on a GPU
-                            yet. Without a GPU, fsdp3-offload is refused; deepspeed2-offload uses the CPU
+    fsdp3-offload, deepspeed2-offload   shards of a GPU's tensors in CPU memory. Without a GPU,
+                            fsdp3-offload is refused; deepspeed2-offload uses the CPU
 
 The report is one line of JSON on rank 0:
 

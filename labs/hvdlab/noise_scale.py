@@ -5,6 +5,10 @@ scale compares the two. It is a number of examples:
 
     B_simple = tr(Sigma) / |G|^2
 
+The law of steps (`steps_to_goal`) is derived for B_noise = tr(H Sigma) / (G^T H G), where H is the Hessian of
+the loss. B_simple equals it only if H is a multiple of the identity matrix. It needs no Hessian, and
+predicts the same order of magnitude.
+
 If the batch is much smaller, doubling it nearly halves the number of steps. If the batch is much larger,
 doubling it nearly doubles the number of examples that training reads, with almost no benefit.
 E|gradient|^2 = |G|^2 + tr(Sigma) / B is a straight line in 1 / B, so the squared norms at two batch sizes
@@ -145,8 +149,8 @@ def steps_to_goal(batch: Numbers, s_min: float, b_crit: float) -> Numbers:
         S(B) = s_min (1 + b_crit / B),    examples E = B S(B) = s_min (B + b_crit)
 
     s_min is the number of steps that an enormous batch needs. At B = b_crit training needs twice as many
-    steps as s_min, and twice as many examples as a tiny batch. The noise scale predicts b_crit to an order
-    of magnitude.
+    steps as s_min, and twice as many examples as a tiny batch. B_simple predicts b_crit to an order of
+    magnitude.
 
     Args:
         batch: examples per step, a number or an array, above 0.
@@ -165,6 +169,7 @@ def steps_to_goal(batch: Numbers, s_min: float, b_crit: float) -> Numbers:
 def optimal_learning_rate(batch: Numbers, max_rate: float, noise_scale: float) -> Numbers:
     """Return the predicted best learning rate of SGD: max_rate / (1 + noise_scale / batch).
 
+    The formula is derived for B_noise; B_simple is used in its place.
     It is proportional to the batch size far below the noise scale and constant far above it. If the batch
     size equals the noise scale, it is max_rate / 2.
 

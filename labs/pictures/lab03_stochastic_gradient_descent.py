@@ -1,7 +1,8 @@
 """Draw the pictures of lab 3, stochastic gradient descent."""
 
 import numpy as np
-from drawing import BLACK, BLUE, GREEN, GREY, ORANGE, Picture
+import pandas as pd
+from drawing import BLACK, BLUE, FOLDER, GREEN, GREY, ORANGE, Picture
 
 POINTS = 9  # height of letters inside a plot, 12 pixels
 
@@ -99,34 +100,35 @@ def convex_and_nonconvex() -> None:
 
 
 def skip_connection() -> None:
-    """A block of two layers without and with a skip connection."""
-    picture = Picture(740, 270)
+    """A block without and with a skip connection, and slices of the loss of such networks, as measured."""
+    measured = pd.read_csv(FOLDER.parent / "results/skip_connections.csv", comment="#")
+    deepest = measured[measured["layers"] == 26]
+    picture = Picture(740, 330)
     for skip in (False, True):
         left = 400 if skip else 30
-        title = "with a skip connection" if skip else "without"
-        picture.text(left + 140, 20, title, bold=True)
-        picture.text(left + 4, 110, "$x$", size=16)
-        picture.arrow((left + 16, 110), (left + 50, 110))
-        picture.box(left + 50, 86, 70, 48, "layer", BLUE)
-        picture.arrow((left + 120, 110), (left + 150, 110))
-        picture.box(left + 150, 86, 70, 48, "layer", BLUE)
+        title = "with a skip connection: $x + f(x)$" if skip else "without: $f(x)$"
+        picture.text(left + 145, 20, title, bold=True)
+        picture.text(left + 4, 96, "$x$", size=16)
+        picture.arrow((left + 16, 96), (left + 50, 96))
+        picture.box(left + 50, 76, 70, 40, "layer", BLUE)
+        picture.arrow((left + 120, 96), (left + 150, 96))
+        picture.box(left + 150, 76, 70, 40, "layer", BLUE)
         if skip:
-            picture.arrow((left + 220, 110), (left + 246, 110))
-            picture.box(left + 246, 95, 30, 30, "+", GREY, size=16, bold=True, rounded=15)
-            picture.line([(left + 30, 110), (left + 30, 56), (left + 261, 56)], colour=BLUE)
-            picture.arrow((left + 261, 56), (left + 261, 95), colour=BLUE)
-            picture.text(left + 145, 44, "the input itself", size=13)
-            picture.arrow((left + 276, 110), (left + 306, 110))
-            picture.text(left + 150, 168, "output $x + f(x)$, slope $1 + s$", size=14)
-            picture.text(left + 150, 200, "12 blocks with $s = 0.1$:", size=13)
-            picture.text(left + 150, 222, "the gradient is multiplied by $1.1^{12} = 3.1$", size=13)
+            picture.arrow((left + 220, 96), (left + 246, 96))
+            picture.box(left + 246, 81, 30, 30, "+", GREY, size=16, bold=True, rounded=15)
+            picture.line([(left + 30, 96), (left + 30, 58), (left + 261, 58)], colour=BLUE)
+            picture.arrow((left + 261, 58), (left + 261, 81), colour=BLUE)
+            picture.text(left + 145, 46, "the input itself", size=13)
+            picture.arrow((left + 276, 96), (left + 306, 96))
         else:
-            picture.arrow((left + 220, 110), (left + 300, 110))
-            picture.text(left + 150, 168, "output $f(x)$, slope $s$", size=14)
-            picture.text(left + 150, 200, "12 blocks with $s = 0.1$:", size=13)
-            picture.text(
-                left + 150, 222, "the gradient is multiplied by $0.1^{12} = 10^{-12}$", size=13
-            )
+            picture.arrow((left + 220, 96), (left + 300, 96))
+        axes = picture.plot(left + 30, 146, 250, 130)
+        for _, one in deepest[deepest["skips"] == skip].groupby(["seed", "direction"]):
+            axes.plot(one["alpha"], one["loss_there"], color=BLACK, linewidth=0.8)
+        axes.set(xticks=[], yticks=[], ylim=(0, 5))
+        picture.text(left + 16, 211, "loss", size=13, rotation=90)
+        picture.text(left + 155, 290, "nine directions through the trained weights", size=13)
+    picture.text(370, 318, "Loss surfaces of the networks with 26 layers of this lab", size=13)
     picture.save("skip_connection")
 
 

@@ -65,31 +65,25 @@ def software_stack() -> None:
 
 
 def distributed_optimizer() -> None:
-    """What the wrapped optimizer does between the backward pass and the step, on two ranks."""
+    """When the wrapped optimizer exchanges gradients: in PyTorch during the backward pass."""
     picture = Picture(750, 330)
-    picture.text(375, 20, "One training step with hvd.DistributedOptimizer", bold=True, size=15)
-    for rank, y in enumerate((60, 200)):
-        picture.text(12, y + 32, f"rank {rank}", align="left", bold=True, size=13)
-        picture.box(70, y, 90, 64, "forward:\nits 32\nimages", BLUE, size=13)
-        picture.arrow((160, y + 32), (182, y + 32))
-        picture.box(182, y, 116, 64, f"backward:\ngradients $g_{rank}$", ORANGE, size=13)
-        picture.arrow((298, y + 32), (320, y + 32))
-        picture.arrow((500, y + 32), (522, y + 32))
-        picture.box(522, y, 90, 64, "mean $g$\non every\nrank", ORANGE, size=13)
-        picture.arrow((612, y + 32), (634, y + 32))
-        picture.box(634, y, 110, 64, "step(): the\nsame update", GREEN, size=13)
-    picture.box(320, 50, 180, 224, "", YELLOW, strength=0.12)
-    for y, words in (
-        (66, "1 hooks report: ready"),
-        (106, "2 ranks negotiate"),
-        (146, "3 copy into the\nfusion buffer"),
-        (186, "4 all-reduce"),
-        (226, "5 divide by size,\ncopy out"),
+    picture.text(
+        375, 20, "One training step of a rank with hvd.DistributedOptimizer", bold=True, size=15
+    )
+    for top, name, messages in (
+        (48, "PyTorch", ((290, 130, "last layers"), (474, 90, "first layers"))),
+        (174, "Keras", ((474, 170, "all gradients"),)),
     ):
-        picture.text(410, y + 12, words, size=13)
-    picture.text(410, 292, "added by the wrapper", size=13, bold=True)
-    picture.text(170, 292, "unchanged", size=13)
-    picture.text(634, 292, "unchanged", size=13)
+        picture.text(12, top + 4, name, align="left", bold=True, size=15)
+        picture.text(12, top + 38, "compute", align="left", size=13)
+        picture.text(12, top + 86, "exchange", align="left", size=13)
+        picture.box(90, top + 18, 120, 40, "forward", BLUE, size=13)
+        picture.box(210, top + 18, 260, 40, "backward: last to first layer", ORANGE, size=13)
+        for x, width, words in messages:
+            picture.box(x, top + 66, width, 40, words, YELLOW, size=13)
+        picture.box(x + width + 4, top + 18, 76, 40, "update", GREEN, size=13)
+    picture.text(375, 300, "Exchange: 1 gradient is ready, 2 ranks negotiate, "
+                 "3 fusion buffer, 4 all-reduce, 5 divide by size", size=13)  # fmt: skip
     picture.save("distributed_optimizer")
 
 

@@ -58,6 +58,17 @@ class DenseNetwork:
                 self.optimizer.apply(gradient(images, labels, chosen))
 
         @tf.function
+        def curvature(
+            images: tf.Tensor, labels: tf.Tensor, chosen: tf.Tensor, direction: list[tf.Tensor]
+        ) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                parts = zip(gradient(images, labels, chosen), direction, strict=True)
+                slope = tf.add_n([tf.reduce_sum(g * d) for g, d in parts])
+            product = tape.gradient(slope, self.model.trainable_variables)
+            parts = zip(product, direction, strict=True)
+            return tf.add_n([tf.reduce_sum(p * d) for p, d in parts if p is not None])
+
+        @tf.function
         def accuracy(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             right = tf.argmax(self.model(images), axis=1, output_type=tf.int32) == labels
             return tf.reduce_mean(tf.cast(right, tf.float32))
@@ -66,7 +77,7 @@ class DenseNetwork:
         def loss(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             return loss_function(labels, self.model(images))
 
-        self._gradient, self._train = gradient, train
+        self._gradient, self._train, self._curvature = gradient, train, curvature
         self._accuracy, self._loss = accuracy, loss
 
     def restart(self, seed: int, learning_rate: float) -> None:
@@ -100,6 +111,22 @@ class DenseNetwork:
         """
         parts = self._gradient(*data, tf.constant(chosen, tf.int32))
         return [part.numpy() for part in parts]
+
+    def curvatures(
+        self, data: Data, chosen: np.ndarray, directions: Sequence[Sequence[np.ndarray]]
+    ) -> list[float]:
+        """Return d^T H d for each direction d, where H is the Hessian of the mean loss of the chosen images.
+
+        Args:
+            data: what `tensors` returned.
+            chosen: numbers of images, shape (batch size,).
+            directions: arrays as `gradient` returns them, for each direction.
+        """
+        rows, found = tf.constant(chosen, tf.int32), []
+        for direction in directions:
+            parts = [tf.constant(part, tf.float32) for part in direction]
+            found.append(float(self._curvature(*data, rows, parts)))
+        return found
 
     def apply(self, gradient: Sequence[np.ndarray]) -> None:
         """Make one step of the optimizer with a given gradient.

@@ -88,6 +88,28 @@ class DenseNetwork:
         self._backward(data, rows)
         return [_array(parameter.grad) for parameter in self.model.parameters()]
 
+    def curvatures(
+        self, data: Data, chosen: np.ndarray, directions: Sequence[Sequence[np.ndarray]]
+    ) -> list[float]:
+        """Return d^T H d for each direction d, where H is the Hessian of the mean loss of the chosen images.
+
+        Args:
+            data: what `tensors` returned.
+            chosen: numbers of images, shape (batch size,).
+            directions: arrays as `gradient` returns them, for each direction.
+        """
+        images, labels = (values[torch.from_numpy(np.asarray(chosen, "int64"))] for values in data)
+        weights = list(self.model.parameters())
+        loss = F.cross_entropy(self.model(images), labels)
+        gradient = torch.autograd.grad(loss, weights, create_graph=True)
+        found = []
+        for direction in directions:
+            parts = [_tensor(part) for part in direction]
+            slope = sum((g * d).sum() for g, d in zip(gradient, parts, strict=True))
+            product = torch.autograd.grad(slope, weights, retain_graph=True)
+            found.append(sum(float((p * d).sum()) for p, d in zip(product, parts, strict=True)))
+        return found
+
     def apply(self, gradient: Sequence[np.ndarray]) -> None:
         """Make one step of the optimizer with a given gradient.
 

@@ -1,4 +1,7 @@
-"""Write the report as Markdown: a summary, then a section with tables for each part."""
+"""Write the report as Markdown: a summary, then a section with tables for each part that has results.
+
+Parts without a result share one sentence below the summary, which gives the reasons.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -31,16 +34,36 @@ def text(report: Report) -> str:
         "",
         "| part | result | seconds | limit | ranks | reason |",
         "|---|---|---:|---:|---:|---|",
-        *(_summary(part) for part in report.parts),
+        *(_summary(part) for part in report.parts if _has_results(part)),
         "",
+        *_without_results(report),
         READING,
         "",
     ]
     if report.against:
         lines += _comparison(report)
     for part in report.parts:
-        lines += _section(part)
+        if _has_results(part) or part.output:
+            lines += _section(part)
     return "\n".join(lines)
+
+
+def _has_results(part: PartResult) -> bool:
+    return part.state in (State.OK, State.WRONG) or bool(part.measurements)
+
+
+def _without_results(report: Report) -> list[str]:
+    why: dict[tuple[State, str], list[str]] = {}
+    for part in report.parts:
+        if not _has_results(part):
+            why.setdefault((part.state, part.reason), []).append(f"`{part.name}`")
+    if not why:
+        return []
+    groups = (
+        f"{', '.join(names)} ({_emphasis(state)}{reason and ': ' + reason})"
+        for (state, reason), names in why.items()
+    )
+    return [f"Without a result: {'; '.join(groups)}.", ""]
 
 
 def _summary(part: PartResult) -> str:

@@ -45,6 +45,20 @@ def test_loss_and_gradient_are_those_by_hand(module):
 
 
 @pytest.mark.parametrize("module", PAIR)
+def test_the_curvature_along_a_direction_is_the_change_of_the_gradient_along_it(module):
+    made, data = network(module)
+    directions = [[RNG.normal(size=w.shape) for w in WEIGHTS] for _ in range(2)]
+    found = made.curvatures(data, np.arange(60), directions)
+    for direction, curvature in zip(directions, found, strict=True):
+        ends = [  # so close that no ReLU switches between them
+            by_hand([w + s * 1e-6 * d for w, d in zip(WEIGHTS, direction, strict=True)])[1]
+            for s in (1, -1)
+        ]
+        rise = sum(np.sum((a - b) * d) for a, b, d in zip(*ends, direction, strict=True))
+        assert curvature == pytest.approx(rise / 2e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("module", PAIR)
 def test_a_step_of_sgd_subtracts_the_gradient(module):
     for trained in (True, False):
         made, data = network(module, learning_rate=0.2)

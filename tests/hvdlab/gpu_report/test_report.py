@@ -220,3 +220,21 @@ def test_json_is_strict() -> None:
         report(part(dataclasses.replace(CHECK, largest=None, ok=False)))
     )
     json.loads(results.to_json(report(part(SPEED))))
+
+
+def test_parts_without_a_result_share_one_sentence_and_have_no_section() -> None:
+    late = dataclasses.replace(part(state=State.NO_TIME), name="late", reason="it was late")
+    again = dataclasses.replace(late, name="again")
+    text = markdown.text(report(part(SPEED), late, again))
+    assert "Without a result: `late`, `again` (**no time left**: it was late).\n" in text
+    assert "## speed" in text and "## late" not in text and "| late" not in text
+    assert "Without a result" not in markdown.text(report(part(SPEED)))
+
+
+def test_the_shipped_page_shows_what_its_json_holds() -> None:
+    folder = Path(__file__).parents[3] / "labs/results/gpu"
+    document = json.loads((folder / "h100_measurements.json").read_text(encoding="utf-8"))
+    parts = results.read_parts(folder / "h100_measurements.json")
+    shipped = Report(**(document | {"parts": parts}))
+    page = (folder / "h100_measurements.md").read_text(encoding="utf-8")
+    assert page == markdown.text(shipped)

@@ -151,7 +151,7 @@ runner.run(parts, Machine(no_gpu="test"), Path({str(tmp_path)!r}), 300.0, tell)
     states = {one.name: one.state for one in results.read_parts(tmp_path / "gpu.json")}
     assert states == {"fine": State.OK, "hangs": State.RUNNING, "wrong": State.WAITING}
     text = (tmp_path / "gpu.md").read_text()
-    assert "| answer | 42 |" in text and "Result: running." in text and "Result: not run." in text
+    assert "| answer | 42 |" in text and "`hangs` (running)" in text and "`wrong` (not run)" in text
     for one in started:  # a killed process cannot end its children, so the test ends them
         for child in [*one.children(recursive=True), one]:
             child.kill()
