@@ -22,7 +22,14 @@ def test_the_assessment_network_has_the_names_of_the_grader(tmp_path):
     assert np.array_equal(arrays["examples_read"], given)  # the labels are the images' numbers
     line = json.loads((tmp_path / "rank-0" / "record.jsonl").read_text())
     del line["seconds"]
-    assert line == {"epoch": 2, "steps": 3, "examples": 10, "batch_size": 4, "accuracy": 0.5, "steps_can_be_seen": 1}
+    assert line == {
+        "epoch": 2,
+        "steps": 3,
+        "examples": 10,
+        "batch_size": 4,
+        "accuracy": 0.5,
+        "steps_can_be_seen": 1,
+    }
 
 
 def test_a_larger_network_has_its_own_names(tmp_path):
