@@ -24,6 +24,7 @@ from hvdgrade.report.wording import (
     id_of,
     items,
     link,
+    other_work,
     outcome,
     part,
     part_of_budget,
@@ -84,7 +85,7 @@ def report_page(document: dict, source: bytes | None = None) -> str:
             },
             checks=checks,
             hints=hints,
-            run=run(resources),
+            run=run(resources, other_work(document)),
             sandbox=sandbox(grader),
             output=output,
         )

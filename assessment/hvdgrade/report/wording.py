@@ -43,6 +43,8 @@ ENDINGS = {
     "took_more_cores": "by the grader: it gave itself cores that it was not given",
 }
 
+LEAST_SHOWN_FRACTION = 0.005  # so that it is not rounded to 0 %
+
 STAGES = {
     "preparing": "to prepare",
     "calibrating": "to measure this machine",
@@ -134,8 +136,31 @@ def budget_rule(budget: dict) -> str:
     return (
         f"The budget is what a single process needs here for {budget['serial_epochs']} epochs with "
         f"{budget.get('framework') or 'this framework'}, measured just before the run, and its "
-        f"start-up of {decimal(budget.get('startup_seconds'), 1)} s."
+        f"start-up of {decimal(budget.get('startup_seconds'), 1)} s{without_others(budget)}."
     )
+
+
+def without_others(budget: dict) -> str:
+    """Return the end of a sentence about the budget if other programs slowed the calibration, else ""."""
+    taken = part(budget, "other_work").get("fraction")
+    if not is_number(taken) or taken < LEAST_SHOWN_FRACTION:
+        return ""
+    return f", less the {taken:.0%} of the processor time that other programs took meanwhile"
+
+
+def other_work(document: dict) -> str:
+    """Return what other programs took of the processor time in the calibration and in the run."""
+    measured = {
+        "calibration": part(part(document, "budget"), "other_work"),
+        "run": part(part(document, "resources"), "other_work"),
+    }
+    said = []
+    for name, found in measured.items():
+        if is_number(found.get("fraction")):
+            said.append(f"{found['fraction']:.0%} of the processor time in the {name}")
+        elif found.get("unknown"):
+            said.append(f"not measured in the {name}: {found['unknown']}")
+    return "; ".join(said)
 
 
 def sandbox(grader: dict) -> dict:
@@ -149,8 +174,11 @@ def sandbox(grader: dict) -> dict:
     }
 
 
-def run(resources: dict) -> list[tuple[str, str]]:
-    """Return (name, value) of what the run used; quantities that were not measured are left out."""
+def run(resources: dict, others: str = "") -> list[tuple[str, str]]:
+    """Return (name, value) of what the run used; quantities that were not measured are left out.
+
+    `others` is the result of `other_work`.
+    """
     cause, code = resources.get("stop_cause"), resources.get("exit")
     ending = ENDINGS.get(cause, cause)
     if ending and is_number(code):
@@ -164,6 +192,8 @@ def run(resources: dict) -> list[tuple[str, str]]:
     for key, name in seconds:
         if is_number(resources.get(key)):
             found.append((name, f"{decimal(resources[key], 1)} s"))
+    if others:
+        found.append(("Taken by other programs", others))
     devices = resources.get("devices")
     if isinstance(devices, list) and devices:
         found.append(("Devices, as the kernel saw them", in_words(list(map(str, devices)))))
@@ -271,6 +301,8 @@ def warnings_of(documents: list[dict]) -> list[str]:
     faults = sum(outcome(document)["word"] == "grader fault" for document in documents)
     if faults:
         found.append(f"{faults} ended in a fault of the grader: no zero; grade them again.")
+    if busy := sum(document.get("grade_again") is True for document in documents):
+        found.append(f"{busy} could not be judged, because the machine was busy: grade them again.")
     flagged = sum(bool(items(document, "flags")) for document in documents)
     if flagged:
         found.append(f"{flagged} hold something to look at, see the table.")
