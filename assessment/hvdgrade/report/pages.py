@@ -15,16 +15,15 @@ from statistics import median
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
+from hvdgrade.report.budget import budget_rule, other_work
 from hvdgrade.report.charts import accuracy_chart, bar_chart
 from hvdgrade.report.wording import (
     OUTCOMES,
-    budget_rule,
     file_of,
     graded_with,
     id_of,
     items,
     link,
-    other_work,
     outcome,
     part,
     part_of_budget,

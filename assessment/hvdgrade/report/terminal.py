@@ -5,7 +5,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade.output.text import printable
-from hvdgrade.report.wording import in_words, other_work, without_others
+from hvdgrade.report.budget import other_work, without_others
+from hvdgrade.report.wording import in_words
 
 FACES = {
     "pass": "[green]:)[/]",

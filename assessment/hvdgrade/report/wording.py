@@ -43,8 +43,6 @@ ENDINGS = {
     "took_more_cores": "by the grader: it gave itself cores that it was not given",
 }
 
-LEAST_SHOWN_FRACTION = 0.005  # so that it is not rounded to 0 %
-
 STAGES = {
     "preparing": "to prepare",
     "calibrating": "to measure this machine",
@@ -130,39 +128,6 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}" + "." * (not text.endswith((".", "!", "?")))
 
 
-def budget_rule(budget: dict) -> str:
-    if not is_number(budget.get("serial_epochs")):
-        return ""
-    return (
-        f"The budget is what a single process needs here for {budget['serial_epochs']} epochs with "
-        f"{budget.get('framework') or 'this framework'}, measured just before the run, and its "
-        f"start-up of {decimal(budget.get('startup_seconds'), 1)} s{without_others(budget)}."
-    )
-
-
-def without_others(budget: dict) -> str:
-    """Return the end of a sentence about the budget if other programs slowed the calibration, else ""."""
-    taken = part(budget, "other_work").get("fraction")
-    if not is_number(taken) or taken < LEAST_SHOWN_FRACTION:
-        return ""
-    return f", less the {taken:.0%} of the processor time that other programs took meanwhile"
-
-
-def other_work(document: dict) -> str:
-    """Return what other programs took of the processor time in the calibration and in the run."""
-    measured = {
-        "calibration": part(part(document, "budget"), "other_work"),
-        "run": part(part(document, "resources"), "other_work"),
-    }
-    said = []
-    for name, found in measured.items():
-        if is_number(found.get("fraction")):
-            said.append(f"{found['fraction']:.0%} of the processor time in the {name}")
-        elif found.get("unknown"):
-            said.append(f"not measured in the {name}: {found['unknown']}")
-    return "; ".join(said)
-
-
 def sandbox(grader: dict) -> dict:
     facts = part(grader, "sandbox")
     tier = facts.get("tier") or grader.get("sandbox_tier")
@@ -177,7 +142,7 @@ def sandbox(grader: dict) -> dict:
 def run(resources: dict, others: str = "") -> list[tuple[str, str]]:
     """Return (name, value) of what the run used; quantities that were not measured are left out.
 
-    `others` is the result of `other_work`.
+    `others` is the result of `budget.other_work`.
     """
     cause, code = resources.get("stop_cause"), resources.get("exit")
     ending = ENDINGS.get(cause, cause)
