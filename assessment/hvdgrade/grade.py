@@ -1,8 +1,9 @@
 """Grade one submission, from its file to a result document.
 
-A round consists of six stages: calibrate, run, compare, probe, recompute, judge. If the verdict is closer to
-a threshold than the margins of the profile, or if the script crashed after all epochs were done, the majority
-of three rounds decides. After a fault of the grader itself, the round is repeated once.
+A round consists of six stages: calibrate, run, compare, probe, recompute, judge. If the verdict is closer
+to a threshold than the margins of the profile, or if the script crashed after all epochs were done, the
+majority of three rounds decides. After a fault of the grader itself, the round is repeated once. A round
+that is late while other programs used the machine is not judged, but repeated.
 """
 
 import secrets
@@ -20,6 +21,7 @@ from hvdgrade.evidence import evaluator, hidden_data
 from hvdgrade.evidence.evidence import LARGEST_BATCH, Evidence, batch_size
 from hvdgrade.evidence.observation import Calibration, Observation
 from hvdgrade.judge import parallel_checks, verdict
+from hvdgrade.judge.busy import MachineBusy, machine_was_busy
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
@@ -116,6 +118,8 @@ def grade(
         graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))
     except NotGradable as error:
         graded = replace(graded, status="not_gradable", reason=str(error))
+    except MachineBusy as error:
+        graded = replace(graded, status="not_gradable", reason=str(error), grade_again=True)
     except (*FAULTS, tiers.SandboxUnavailable, NoGpu) as error:
         graded = replace(graded, status="infrastructure_error", reason=str(error))
     finally:
@@ -136,20 +140,32 @@ def grade_in_rounds(
 
     Only the first round decides whether there are more rounds. Otherwise the result of a later round could
     change which rounds count.
+
+    Raises:
+        MachineBusy: a round was late while other programs used the machine, and so were its repetitions.
     """
     rounds, wanted, why, again = [], 1, "", False
+    busy: list[Round] = []
     while len(rounds) < wanted:
         if rounds:
             tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
         try:
-            rounds.append(one_round(source, facts, ranks, rules, data, tier, tell))
+            done = one_round(source, facts, ranks, rules, data, tier, tell)
         except FAULTS:
             if again:
                 raise
             again = True
             tell("something went wrong on the grader's side: once more ...")
             continue
-        again, first = False, rounds[0]
+        again = False
+        if machine_was_busy(done, rules):
+            busy.append(done)
+            if len(busy) > rules.repeats:
+                raise MachineBusy(busy)
+            tell("it was late, and other programs used the machine: once more ...")
+            continue
+        rounds.append(done)
+        first = rounds[0]
         if verdict.near_a_threshold(first.judgement, rules, first.budget):
             wanted, why = 1 + rules.repeats, "close to a threshold"
         elif verdict.died_at_its_end(first.evidence.observation, rules) and first.ratio <= 1:

@@ -48,6 +48,7 @@ class Profile:
     time_margin: float
     accuracy_margin: float
     repeats: int
+    max_other_work: float
     evaluation_seconds: float
     max_ranks: int
     points: dict[str, int]

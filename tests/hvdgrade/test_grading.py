@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdgrade import grade, profiles
+from hvdgrade import grade, profiles, run_command
 from hvdgrade.evidence import evaluator
 from hvdgrade.evidence.evidence import Evidence
-from hvdgrade.evidence.observation import Calibration, Observation, Weights
+from hvdgrade.evidence.observation import Calibration, Observation, OtherWork, Weights
 from hvdgrade.judge import timeline
 from hvdgrade.judge.check import Check
 from hvdgrade.judge.verdict import Judgement, Round
 from hvdgrade.record_limits import RecordLimits
-from hvdgrade.report.result import Graded
+from hvdgrade.report.result import Graded, result
 from hvdgrade.run import calibrate, monitor
 from hvdgrade.run import probe as probe_module
 from hvdgrade.sandbox import mounts, tiers
@@ -94,6 +94,48 @@ def graded(next_round, monkeypatch, tmp_path) -> Graded:
     monkeypatch.setattr(grade, "result", found.append)
     grade.grade(script, 2, RULES)
     return found[0]
+
+
+def busy_round(seconds: float | None) -> Round:
+    """Return a round in which others took half of the processor time; None: it was ended at the budget."""
+    given = a_round(seconds)
+    seen = Observation(2, stop_cause="timeout", other_work=OtherWork(100.0, 0.5))
+    return dataclasses.replace(given, evidence=Evidence(seen))
+
+
+@pytest.mark.parametrize(
+    "given, used, verdict",
+    [
+        ([(50, "busy")], 1, "pass"),
+        ([(120, "busy"), (50, "busy")], 1, "pass"),  # in time, although the machine was busy
+        ([(None, "busy"), (120, "busy"), (50, "quiet")], 1, "pass"),
+        ([(None, "busy"), (120, "quiet")], 1, "fail"),
+        ([(None, "busy"), (120, "busy"), (120, "busy")], 0, None),
+        ([(97, "busy"), (120, "busy"), (98, "busy"), (99, "quiet")], 3, "pass"),
+        ([(97, "quiet"), (120, "busy"), (120, "busy"), (98, "quiet"), (120, "busy")], 0, None),
+    ],
+)
+def test_a_late_round_on_a_busy_machine_is_repeated_twice_and_then_not_judged(
+    given, used, verdict, monkeypatch, tmp_path
+):
+    results = iter(given)
+
+    def next_round(*args):
+        seconds, machine = next(results)
+        return busy_round(seconds) if machine == "busy" else a_round(seconds)
+
+    found = graded(next_round, monkeypatch, tmp_path)
+    if verdict is None:
+        assert (found.status, found.grade_again) == ("not_gradable", True)
+        assert "the machine was busy" in found.reason and "50%, 50%, 50%" in found.reason
+        document = result(dataclasses.replace(found, tier=None))
+        assert run_command.exit_code(document) == run_command.NOT_GRADABLE == 2
+        assert document["score"] is None and document["grade_again"] is True
+    else:
+        assert (found.status, found.grade_again) == ("graded", False)
+        assert len(found.rounds) == used
+        assert found.decisive.judgement.verdict == verdict
+    assert next(results, "none left") == "none left"
 
 
 @pytest.mark.parametrize(

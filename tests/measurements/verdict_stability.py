@@ -2,10 +2,10 @@
 
     python -m tests.measurements.verdict_stability OUT --runs 10 [--framework keras] [--condition busy]
 
-The scripts are graded in turns, on a machine without other work and (condition "busy") while another process
-keeps one core busy. Each result is kept as OUT/SCRIPT-CONDITION-N.json. A second call continues where the
-first one stopped. Ten runs of each script in both conditions take about 80 minutes on two cores. It is not
-a test, and pytest does not run it.
+The scripts are graded in turns, on a machine without other work ("quiet"), and while other processes keep one
+core ("busy") or two cores ("crowded") busy. Each result is kept as OUT/SCRIPT-CONDITION-N.json. A second call
+continues where the first one stopped. Ten runs of each script in two conditions take about 80 minutes on two
+cores, and more if late runs are repeated. It is not a test, and pytest does not run it.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -22,16 +23,29 @@ from rich.table import Table
 ASSESSMENT = Path(__file__).parents[2] / "assessment"
 
 
+BUSY_CORES = {"quiet": 0, "busy": 1, "crowded": 2}
+
+
 @contextmanager
 def condition(name: str):
-    """Do nothing, or run a process that keeps one core busy."""
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if name == "busy" else None
+    """Run as many processes as the condition names, each of which keeps a core busy."""
+    others = []
     try:
+        for _ in range(BUSY_CORES[name]):
+            others.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
         yield
     finally:
-        if busy:
-            busy.kill()
-            busy.wait()
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+def other_work(documents: list[dict]) -> str:
+    """Return the smallest and largest percentage of the processor time that others took in a judged round."""
+    parts = chain.from_iterable((d["budget"] or {}, d["resources"]) for d in documents)
+    found = [part["other_work"]["fraction"] for part in parts if "other_work" in part]
+    known = [fraction for fraction in found if fraction is not None]
+    return f"{min(known):.1%} to {max(known):.1%}" if known else "-"
 
 
 def main() -> None:
@@ -39,7 +53,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the results")
     parser.add_argument("--runs", type=int, default=10, help="of each script and condition")
     parser.add_argument("--framework", choices=("torch", "keras"), default="torch")
-    parser.add_argument("--condition", choices=("quiet", "busy"), action="append")
+    parser.add_argument("--condition", choices=BUSY_CORES, action="append")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     name = f"{args.framework}/assessment.py"
@@ -56,11 +70,12 @@ def main() -> None:
                         subprocess.run(
                             [sys.executable, "-m", "hvdgrade.cli", "run", script, "--json", result],
                             stdout=subprocess.DEVNULL,
-                            timeout=1200,
+                            timeout=2400,
                         )
                 document = json.loads(result.read_text())
                 results.setdefault((who, under), []).append(document)
-                print(f"{result.name}: {document['verdict']}", file=sys.stderr, flush=True)
+                said = document["verdict"] or document["reason"]
+                print(f"{result.name}: {said}", file=sys.stderr, flush=True)
 
     table = Table(box=None, header_style="dim", padding=(0, 2))
     for title in (
@@ -68,6 +83,9 @@ def main() -> None:
         "machine",
         "n",
         "passed",
+        "failed",
+        "not judged",
+        "other work",
         "seconds to target",
         "budget left",
         "smallest",
@@ -83,6 +101,9 @@ def main() -> None:
             under,
             str(len(documents)),
             str(len(passed)),
+            str(sum(d["verdict"] == "fail" for d in documents)),
+            str(sum(d["status"] != "graded" for d in documents)),
+            other_work(documents),
             f"{statistics.mean(seconds):.1f}{spread}" if seconds else "-",
             f"{statistics.mean(left):.0%}" if left else "-",
             f"{min(left):.0%}" if left else "-",

@@ -112,6 +112,11 @@ def conclude(names: Collection[str], settings: Settings, regrade: bool) -> int:
         console.print(
             "A grader fault is not a score of zero: the same command grades these submissions again."
         )
+    if busy := sum(document.get("grade_again") is True for document in documents):
+        console.print(
+            f"{busy} of those that are not gradable were late while other programs used the machine: "
+            "the same command grades these again."
+        )
     failed = filter(None, (document["batch"].get("failed_again") for document in documents))
     if left := sum(regrade or failure["call"] == settings.call for failure in failed):
         console.print(

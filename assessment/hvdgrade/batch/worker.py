@@ -26,7 +26,7 @@ ATTEMPTS = 2  # gradings of one submission if the first one fails
 
 
 def is_kept(task: Task, settings: Settings) -> bool:
-    """Return whether OUT has a valid result of exactly this task, other than a fault of the grader.
+    """Return whether OUT has a valid result of exactly this task, unless only this machine was at fault.
 
     A practice run on synthetic data does not count once CIFAR-10 is available. A result that was graded
     with a weaker isolation level than this batch requires does not count either.
@@ -36,7 +36,7 @@ def is_kept(task: Task, settings: Settings) -> bool:
         settings: the settings of the batch.
     """
     document = read_result(settings.out, task.name)
-    if not document or document.get("status") == "infrastructure_error":
+    if not document or is_machine_fault(document):
         return False
     if settings.real_data and is_practice(document):
         return False
@@ -45,6 +45,15 @@ def is_kept(task: Task, settings: Settings) -> bool:
         if part(document, "grader").get("sandbox_tier") not in strong_enough:
             return False
     return document["batch"].get("key") == task.key
+
+
+def is_machine_fault(document: dict) -> bool:
+    """Return whether there is no verdict because of the grader or its machine, not because of the script.
+
+    Args:
+        document: the result.
+    """
+    return document.get("status") == "infrastructure_error" or document.get("grade_again") is True
 
 
 def keep(
@@ -57,8 +66,8 @@ def keep(
 ) -> dict:
     """Write the report and the result of a submission, the result last, and return the stored result.
 
-    A fault of the grader, for example during a regrade on a full disk, does not replace a result that is
-    still valid. The old result stays, and `batch.failed_again` records the fault.
+    A fault of the grader or its machine, for example during a regrade on a full disk, does not replace a
+    result that is still valid. The old result stays, and `batch.failed_again` records the fault.
 
     Args:
         document: the new result.
@@ -75,9 +84,9 @@ def keep(
         OSError: a file cannot be written.
     """
     before = read_result(settings.out, task.name)
-    judged = before.get("status") not in (None, "infrastructure_error")
+    judged = before.get("status") is not None and not is_machine_fault(before)
     stays = judged if unread else is_kept(task, settings)
-    if document["status"] == "infrastructure_error" and stays:
+    if is_machine_fault(document) and stays:
         failed = {"call": settings.call, "reason": document["reason"]}
         before["batch"]["failed_again"] = failed
         write_result(before, task, settings)

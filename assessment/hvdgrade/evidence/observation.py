@@ -10,6 +10,23 @@ STOP_CAUSES = (
     *("out_of_memory", "too_many_processes", "disk_full", "took_more_cores"),
 )
 
+LEAST_OWN_FRACTION = 0.05  # of the processor time, so that no speed is infinite
+
+
+@dataclass(frozen=True)
+class OtherWork:
+    """The processor time that other programs took from a run, see `hvdgrade.run.other_work`.
+
+    Attributes:
+        seconds: processor time in seconds, added up over all processors.
+        fraction: the same relative to all processor time there was, 0..1; None if it was not measured.
+        unknown: why it was not measured, as the end of a sentence.
+    """
+
+    seconds: float = 0.0
+    fraction: float | None = None
+    unknown: str = ""
+
 
 @dataclass
 class Weights:
@@ -48,6 +65,7 @@ class Observation:
     output_bytes: int = 0
     stacks: dict[int, str] = field(default_factory=dict)  # Python stacks of a hanging run
     survivors: int = 0
+    other_work: OtherWork = OtherWork()
 
     def of(self, rank: int) -> dict[int, Weights]:
         """The weights of one rank: epoch -> weights."""
@@ -79,20 +97,30 @@ class Probe:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The seconds from launch to the first finished step, and the training images/s of each process."""
+    """The seconds from launch to the first finished step, and the training images/s of each process.
+
+    `other_work` is what other programs took meanwhile. The budget follows from the speed without them:
+    a busy machine must not give a submission more time.
+    """
 
     framework: str
     startup_seconds: float
     images_per_second: list[float]
+    other_work: OtherWork = OtherWork()
+
+    @property
+    def own_fraction(self) -> float:
+        """Return the fraction of the processor time that other programs left to the calibration."""
+        return max(LEAST_OWN_FRACTION, 1 - (self.other_work.fraction or 0.0))
 
     @property
     def serial_rate(self) -> float:
-        """Return the images/s of one of the N processes.
+        """Return the images/s of one of the N processes, without the other programs.
 
         It is the mean of all processes, because what slows one of them may slow another one next time.
         """
-        return sum(self.images_per_second) / len(self.images_per_second)
+        return sum(self.images_per_second) / len(self.images_per_second) / self.own_fraction
 
     def budget(self, examples: int, epochs: float) -> float:
         """Return the seconds that a single process needs for `epochs` passes over `examples` examples."""
-        return self.startup_seconds + epochs * examples / self.serial_rate
+        return self.startup_seconds * self.own_fraction + epochs * examples / self.serial_rate

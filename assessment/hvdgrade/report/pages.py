@@ -15,11 +15,11 @@ from statistics import median
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
+from hvdgrade.report.budget import budget_rule, other_work
 from hvdgrade.report.charts import accuracy_chart, bar_chart
 from hvdgrade.report.class_rows import error_line, told_apart
 from hvdgrade.report.wording import (
     OUTCOMES,
-    budget_rule,
     file_of,
     graded_with,
     id_of,
@@ -85,7 +85,7 @@ def report_page(document: dict, source: bytes | None = None) -> str:
             },
             checks=checks,
             hints=hints,
-            run=run(resources),
+            run=run(resources, other_work(document)),
             sandbox=sandbox(grader),
             output=output,
         )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hvdgrade import __version__
-from hvdgrade.evidence.observation import Observation
+from hvdgrade.evidence.observation import Observation, OtherWork
 from hvdgrade.judge.check import Check
 from hvdgrade.judge.measured_flags import measured_flags
 from hvdgrade.judge.verdict import Round
@@ -42,6 +42,7 @@ class Graded:
         review: what the source shows.
         status: "graded", "not_gradable" or "infrastructure_error".
         reason: why there is no verdict, in one sentence; empty for a graded submission.
+        grade_again: whether the machine is the reason, so that another grading may give a verdict.
         tier: the isolation level; None if grading ended before one was chosen.
         synthetic: whether the data set was the synthetic one.
         rounds: the rounds of a graded submission.
@@ -56,6 +57,7 @@ class Graded:
     review: Review = Review()
     status: str = "graded"
     reason: str = ""
+    grade_again: bool = False
     tier: str | None = None
     synthetic: bool = False
     rounds: list[Round] = field(default_factory=list)
@@ -87,6 +89,7 @@ def result(graded: Graded) -> dict:
         },
         "status": graded.status,
         "reason": graded.reason,
+        "grade_again": graded.grade_again,
         "verdict": judgement.verdict if judgement else None,
         "score": judgement.score if judgement else None,
         "max_score": judgement.max_score if judgement else None,
@@ -150,6 +153,7 @@ def resources(seen: Observation, stages: dict[str, float]) -> dict:
         "exit": seen.exit_code,
         "stop_cause": seen.stop_cause,
         "survivors": seen.survivors,
+        "other_work": other_work(seen.other_work),
         "grading_wall": round(sum(stages.values()), 2),
         "stages": {stage: round(seconds, 2) for stage, seconds in stages.items()},
     }
@@ -164,5 +168,13 @@ def budget(decisive: Round, rules: Profile) -> dict:
             "startup_seconds": round(calibration.startup_seconds, 2),
             "serial_images_per_second": [round(r, 1) for r in calibration.images_per_second],
             "serial_epochs": rules.budget_serial_epochs,
+            "other_work": other_work(calibration.other_work),
         }
     return found
+
+
+def other_work(measured: OtherWork) -> dict:
+    """The processor time that other programs took: seconds, fraction, and why it is not known."""
+    if measured.fraction is None:
+        return {"seconds": None, "fraction": None, "unknown": measured.unknown}
+    return {"seconds": round(measured.seconds, 2), "fraction": round(measured.fraction, 4)}

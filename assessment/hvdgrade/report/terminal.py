@@ -5,6 +5,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade.output.text import printable
+from hvdgrade.report.budget import other_work, without_others
 from hvdgrade.report.wording import in_words
 
 FACES = {
@@ -102,9 +103,11 @@ def show_rounds_and_budget(document: dict, console: Console) -> None:
         console.print(
             f"[dim]Budget {budget['seconds']:.1f} s: {budget['serial_epochs']} epochs of one process "
             f"with {budget['framework']} ({rates} images/s measured just before the run) "
-            f"+ {budget['startup_seconds']:.1f} s start-up[/]",
+            f"+ {budget['startup_seconds']:.1f} s start-up{without_others(budget)}[/]",
             highlight=False,
         )
+    if others := other_work(document):
+        console.print(f"[dim]Other programs took: {escape(printable(others))}[/]", highlight=False)
 
 
 def show_hints_and_output(document: dict, console: Console) -> None:

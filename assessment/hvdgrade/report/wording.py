@@ -128,16 +128,6 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}" + "." * (not text.endswith((".", "!", "?")))
 
 
-def budget_rule(budget: dict) -> str:
-    if not is_number(budget.get("serial_epochs")):
-        return ""
-    return (
-        f"The budget is what a single process needs here for {budget['serial_epochs']} epochs with "
-        f"{budget.get('framework') or 'this framework'}, measured just before the run, and its "
-        f"start-up of {decimal(budget.get('startup_seconds'), 1)} s."
-    )
-
-
 def sandbox(grader: dict) -> dict:
     facts = part(grader, "sandbox")
     tier = facts.get("tier") or grader.get("sandbox_tier")
@@ -149,8 +139,11 @@ def sandbox(grader: dict) -> dict:
     }
 
 
-def run(resources: dict) -> list[tuple[str, str]]:
-    """Return (name, value) of what the run used; quantities that were not measured are left out."""
+def run(resources: dict, others: str = "") -> list[tuple[str, str]]:
+    """Return (name, value) of what the run used; quantities that were not measured are left out.
+
+    `others` is the result of `budget.other_work`.
+    """
     cause, code = resources.get("stop_cause"), resources.get("exit")
     ending = ENDINGS.get(cause, cause)
     if ending and is_number(code):
@@ -164,6 +157,8 @@ def run(resources: dict) -> list[tuple[str, str]]:
     for key, name in seconds:
         if is_number(resources.get(key)):
             found.append((name, f"{decimal(resources[key], 1)} s"))
+    if others:
+        found.append(("Taken by other programs", others))
     devices = resources.get("devices")
     if isinstance(devices, list) and devices:
         found.append(("Devices, as the kernel saw them", in_words(list(map(str, devices)))))
@@ -271,6 +266,8 @@ def warnings_of(documents: list[dict]) -> list[str]:
     faults = sum(outcome(document)["word"] == "grader fault" for document in documents)
     if faults:
         found.append(f"{faults} ended in a fault of the grader: no zero; grade them again.")
+    if busy := sum(document.get("grade_again") is True for document in documents):
+        found.append(f"{busy} could not be judged, because the machine was busy: grade them again.")
     flagged = sum(bool(items(document, "flags")) for document in documents)
     if flagged:
         found.append(f"{flagged} hold something to look at, see the table.")

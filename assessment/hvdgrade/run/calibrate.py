@@ -2,7 +2,12 @@
 
 The measurement is a small training run of the profile's network. It starts through the same jail and the same
 `mpirun -np N` as a submission, as N processes that do not communicate. Each of them works like a serial
-script. Therefore any other load on the machine slows the measurement and the submission in the same way.
+script.
+
+Other programs slow the measurement and the submission differently. The processes of the measurement share
+nothing, while ranks wait for each other, and a script that sleeps is not slowed at all. The other programs
+may also have ended when the submission starts. So the measurement counts what they took (see `other_work`),
+and the budget follows from the speed without them.
 """
 
 import json
@@ -79,4 +84,4 @@ def calibrate(
             f"the calibration with {framework} on {ranks} ranks did not finish "
             f"({seen.stop_cause}, exit code {seen.exit_code}): {seen.output.strip()[-400:]}"
         ) from None
-    return Calibration(framework, ready - seen.started, rates)
+    return Calibration(framework, ready - seen.started, rates, seen.other_work)

@@ -18,6 +18,7 @@ from shutil import disk_usage
 from hvdgrade.evidence.observation import Observation
 from hvdgrade.run.captured_output import CapturedOutput, ask_for_stacks, stacks
 from hvdgrade.run.collect import collect, reported
+from hvdgrade.run.other_work import OtherWorkMeter
 from hvdgrade.run.processes import Activity, has_torch, left_their_cores, memory_of_launcher
 from hvdgrade.run.rank_devices import DeviceWatch
 from hvdgrade.run.sandboxed_run import SandboxedRun
@@ -66,6 +67,7 @@ class Monitor:
 
     def __enter__(self) -> "Monitor":
         self.children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.other_work = OtherWorkMeter(self.run)
         self.started = self.sampled = self.now = self.seen.started = time.monotonic()
         self.process = self.run.start()
         self.activity = Activity(self.started)
@@ -105,6 +107,7 @@ class Monitor:
         self.devices.sample(ranks)
         seen.max_rss_bytes = max(seen.max_rss_bytes, self.activity.rss_bytes)
         seen.computed = self.activity.computed
+        self.other_work.sample()
         # Look at all processes, because a rank can hide from the grader that it is a rank.
         seen.torch_seen = seen.torch_seen or any(map(has_torch, processes))
         seconds, epochs = self.seconds, max((w.epoch + 1 for w in seen.weights), default=0)
@@ -140,6 +143,7 @@ class Monitor:
         """
         run, seen = self.run, self.seen
         seen.seconds = time.monotonic() - self.started
+        seen.other_work = self.other_work.result()
         seen.devices = self.devices.found()
         seen.free_bytes = min(seen.free_bytes, free_bytes(run))
         if cause in ("timeout", "hang"):

@@ -5,6 +5,7 @@ one tree per controller. The new group is created inside the grader's own group 
 its sibling.
 """
 
+import contextlib
 import os
 import secrets
 import time
@@ -16,6 +17,9 @@ PREFIX = "hvdgrade"
 # Controller -> the files that a usable group has, for cgroup v1 (ONE) and v2 (TWO).
 ONE = {"memory": ("memory.limit_in_bytes",), "pids": ("pids.max",)}
 TWO = {"": ("memory.max", "pids.max")}
+# Controller -> the file with the processor time of a group and its groups below, and seconds per unit. In
+# v2 every group has it. In v1 it needs a group of its own, without which a run is only measured less well.
+PROCESSOR_TIME = {"cpuacct": ("cpuacct.usage", 1e-9), "": ("cpu.stat", 1e-6)}
 
 
 def groups() -> dict[str, Path]:
@@ -52,6 +56,29 @@ def read(folder: Path, name: str, key: str = "") -> int | None:
     except OSError:
         pass
     return None
+
+
+def processor_seconds(folders: dict[str, Path]) -> float | None:
+    """Return the processor time that the processes of a group have used so far, or None if it is not counted.
+
+    Args:
+        folders: controller -> folder of the group, as in the result of `groups`.
+    """
+    for controller, (name, unit) in PROCESSOR_TIME.items():
+        if controller in folders and (used := read(folders[controller], name)) is not None:
+            return used * unit
+    return None
+
+
+def is_root(folders: dict[str, Path]) -> bool:
+    """Return whether the group that `processor_seconds` reads contains all processes of the machine.
+
+    Args:
+        folders: as for `processor_seconds`.
+    """
+    if "cpuacct" in folders:
+        return (folders["cpuacct"] / "release_agent").exists()
+    return not (folders[""] / "cgroup.type").exists()
 
 
 def machine_memory() -> int:
@@ -141,6 +168,10 @@ class Cgroup:
                 if controller not in here:
                     raise OSError("no cgroups for memory and processes are mounted here")
                 self.folders[controller] = make(here[controller], name, files)
+            if not two and "cpuacct" in here:
+                with contextlib.suppress(OSError):
+                    usage, _ = PROCESSOR_TIME["cpuacct"]
+                    self.folders["cpuacct"] = make(here["cpuacct"], name, (usage,))
             self.memory = self.folders["" if two else "memory"]
             self.pids = self.folders["" if two else "pids"]
             (self.pids / "pids.max").write_text(str(processes))

@@ -57,11 +57,13 @@ def pretend(school, monkeypatch):
     """`hvdgrade batch` on the class whose graders only pretend; returns whom they graded.
 
     `here` is the data of this machine, "" for none, and `there` those of the graders; after `most`
-    gradings it is interrupted, and the graders of `faults` fail.
+    gradings it is interrupted, the graders of `faults` fail, and those of `busy` find the machine busy.
     """
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the batch sets it, here for all later tests
 
-    def grade(here: str, there: str, *arguments: str, most: int = 99, faults=()) -> list[str]:
+    def grade(
+        here: str, there: str, *arguments: str, most: int = 99, faults=(), busy=()
+    ) -> list[str]:
         graded = []
 
         def load():
@@ -81,6 +83,15 @@ def pretend(school, monkeypatch):
                 if task.id in faults:
                     fault = "infrastructure_error", "the disk is full."
                     document, _ = worker.ungraded(task, settings, profiles.load("dli"), *fault)
+                if task.id in busy:
+                    document, _ = worker.ungraded(
+                        task,
+                        settings,
+                        profiles.load("dli"),
+                        "not_gradable",
+                        "the machine was busy.",
+                    )
+                    document["grade_again"] = True
                 yield worker.keep(document, "", task, settings, attempts=1)
 
         monkeypatch.setattr(command, "load_cifar10", load)
@@ -162,6 +173,31 @@ def test_a_fault_does_not_take_the_place_of_a_result(school, pretend, capsys):
     (school.folder / "ada" / "assessment.py").write_text(QUICK + "# better\n")
     assert pretend(REAL, REAL, faults=["ada"]) == ["ada"]
     assert school.results()["ada"]["status"] == "infrastructure_error"
+
+
+def test_what_came_too_late_on_a_busy_machine_is_graded_again(school, pretend, capsys):
+    for student in ("ada", "bob"):
+        school.add(student)
+    pretend(REAL, REAL, busy=["ada"])  # its exit code is that of a batch in which all have a result
+    printed = capsys.readouterr()
+    assert "ada: not gradable: the machine was busy." in printed.err
+    assert "1 pass, 0 fail, 1 not gradable, 0 grader faults" in printed.out
+    assert "\n1 of those that are not gradable were late while other programs used" in printed.out
+    assert (
+        "1 could not be judged, because the machine was busy"
+        in (school.out / "index.html").read_text()
+    )
+    assert pretend(REAL, REAL) == ["ada"]
+    assert school.results()["ada"]["verdict"] == "pass"
+    assert "machine" not in capsys.readouterr().out
+    # A regrade on a busy machine takes no score away.
+    monday = school.results()["bob"]["score"]
+    pretend(REAL, REAL, "--regrade", busy=["bob"], faults=["nobody"])
+    assert "bob: not graded again, its result stays: the machine was busy." in (
+        capsys.readouterr().err
+    )
+    assert school.results()["bob"]["score"] == monday
+    assert pretend(REAL, REAL, "--regrade") == ["bob"]
 
 
 def failing_for(*folders: Path):

@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import io
 import json
 import os
 import shutil
@@ -9,9 +10,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hvdgrade.evidence.observation import STOP_CAUSES
 from hvdgrade.output.text import plain
+from hvdgrade.report import terminal
 from hvdgrade.report.charts import bar_chart
 from hvdgrade.report.pages import class_page, report_page
 from hvdgrade.report.wording import ENDINGS
@@ -234,6 +237,48 @@ def test_shows_the_stages_of_the_grading_if_they_are_known():
     assert "15.3 s to measure this machine, 77.9 s for the run</" in report_page(document)
     document["resources"]["stages"] = ["15.3"]
     assert "Of these" not in report_page(document)
+
+
+@pytest.mark.parametrize(
+    "calibration, run, said, budget",
+    [
+        (None, None, None, None),
+        (
+            {"fraction": 0.33},
+            {"fraction": 0.002},
+            "33% of the processor time in the calibration; 0%",
+            "33%",
+        ),
+        (
+            {"fraction": 0.004},
+            {"fraction": 0.5},
+            "0% of the processor time in the calibration; 50%",
+            None,
+        ),
+        (
+            None,
+            {"fraction": None, "unknown": "<i>no</i>"},
+            "not measured in the run: <i>no</i>",
+            None,
+        ),
+        ("<b>", {"fraction": "<b>"}, None, None),
+    ],
+)
+def test_says_what_other_programs_took(calibration, run, said, budget):
+    document = result("pass")
+    document["budget"]["other_work"], document["resources"]["other_work"] = calibration, run
+    console = Console(file=io.StringIO(), width=400)
+    terminal.show(document, console)
+    page = Page(report_page(document))
+    check_harmless(page)
+    for text, title in (
+        (page.text, "Taken by other programs"),
+        (console.file.getvalue(), "Other programs took"),
+    ):
+        assert (title in text) == (said is not None)
+        assert said is None or said in text
+        less = "less the 33% of the processor time that other programs took meanwhile"
+        assert (less in text) == (budget is not None)
 
 
 @pytest.mark.parametrize("cause", STOP_CAUSES)
