@@ -1,9 +1,12 @@
 """Draw the pictures of lab 3, stochastic gradient descent."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
-from drawing import BLACK, BLUE, FOLDER, GREEN, GREY, ORANGE, Picture
+from drawing import BLACK, BLUE, GREEN, GREY, ORANGE, Picture
 
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 POINTS = 9  # height of letters inside a plot, 12 pixels
 
 
@@ -101,7 +104,7 @@ def convex_and_nonconvex() -> None:
 
 def skip_connection() -> None:
     """A block without and with a skip connection, and slices of the loss of such networks, as measured."""
-    measured = pd.read_csv(FOLDER.parent / "results/skip_connections.csv", comment="#")
+    measured = pd.read_csv(RESULTS / "skip_connections.csv", comment="#")
     deepest = measured[measured["layers"] == 26]
     picture = Picture(740, 330)
     for skip in (False, True):
