@@ -4,7 +4,7 @@ import argparse
 import secrets
 
 from hvdgrade import HvdgradeError, profiles
-from hvdgrade.batch.layout import FOLDERS, Settings
+from hvdgrade.batch.layout import FOLDERS, OUT_MODE, Settings
 from hvdgrade.sandbox import tiers
 
 
@@ -21,7 +21,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     Raises:
         Refused: an argument is not acceptable.
         UnknownProfile: there is no such profile.
-        SandboxUnavailable: the required isolation level does not work here.
+        SandboxUnavailable: no acceptable isolation level works here.
     """
     try:
         folder, out = args.folder.resolve(), args.out.resolve()
@@ -38,7 +38,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
             )
     rules = profiles.load(args.profile)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=OUT_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{args.out} cannot be created: {error.strerror}.") from None
     if args.np > rules.max_ranks:
@@ -49,7 +49,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     if args.slurm_option and not args.slurm:
         raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
     # With Slurm, each node checks its own sandbox instead.
-    if args.require_sandbox and not args.slurm:
+    if not args.slurm:
         tiers.choose(args.require_sandbox)
     settings = Settings(
         out,
