@@ -62,7 +62,7 @@ def run(
     *,
     landlock: bool = True,
     python_for_all: bool = True,
-    seconds: float = 100,
+    seconds: float = 300,
 ) -> subprocess.CompletedProcess:
     """Run a command as process 1 of a container.
 

@@ -19,7 +19,7 @@ from hvdgrade.run_command import FAIL, GRADER_FAULT
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 HELPERS = Path(docker_container.__file__).parent
-GRADER_SECONDS = 90
+GRADER_SECONDS = 280
 RESULT, TOKEN, PROGRAM = '{"score": 12}', "a secret token", "exit 0\n"
 # Each attack prints its name and what it read. The test looks from outside at what an attack changed.
 ATTACKS = f"""
