@@ -9,10 +9,11 @@ import psutil
 import pytest
 from school import MOST_WORKERS, QUICK
 
-from hvdgrade import profiles
+from hvdgrade import cli, profiles
 from hvdgrade.batch import layout, progress, worker
 from hvdgrade.output.console import for_lines
 from hvdgrade.report import pages
+from hvdgrade.sandbox import tiers
 
 
 def test_a_page_that_fails_does_not_take_the_result_with_it(tmp_path, monkeypatch):
@@ -142,6 +143,18 @@ def test_wrong_usage_is_one_sentence(school, arguments, words):
     *usage, sentence = answer.stderr.splitlines()  # argparse prints the usage before its sentence
     assert answer.returncode == 2 and words in sentence
     assert not usage or usage[0].startswith("usage: hvdgrade batch ")
+    assert not (school.out / "results").exists()
+
+
+def test_nothing_is_graded_where_a_submission_would_be_root(school, monkeypatch, capsys):
+    def refuse(required):
+        raise tiers.SandboxUnavailable(f"the submission would run as root, and {required} is named")
+
+    school.add("ada")
+    monkeypatch.setattr(tiers, "choose", refuse)
+    code = cli.main(["batch", str(school.folder), "--out", str(school.out)])
+    printed = capsys.readouterr().err
+    assert code == 2 and printed.endswith("as root, and None is named\n")
     assert not (school.out / "results").exists()
 
 
