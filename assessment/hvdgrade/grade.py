@@ -84,7 +84,7 @@ def grade(
         tell: progress callback. It is called with one line of text and with facts as keyword arguments. The
             line ends in "..." at the start of a stage. Default: does nothing.
         required_tier: the weakest sandbox tier that is accepted. By default, the strongest tier that works
-            on this host is used, whichever it is.
+            on this host is used, but none in which the submission would be root.
 
     Returns:
         The result document. It also describes a submission that is not gradable and a fault of the grader.
@@ -103,12 +103,8 @@ def grade(
         graded = replace(graded, source=read_script(path))
         tier = tiers.choose(required_tier)
         data = load_cifar10()
-        # The tier rlimits exposes all files in any case, and its description says so.
-        if tier != "rlimits" and mounts.exposed(data.folder, tier):
-            raise DataError(
-                f"a submission could read the hidden test images: {data.folder} lies among the files of the "
-                "system or of Python, which it needs. Move the data, and name their folder in $HVDLAB_DATA."
-            )
+        if obstacle := mounts.why_exposed(data.folder, tier):
+            raise DataError(f"a submission could read the hidden test images: {obstacle}.")
         if rules.uses_gpus and (obstacle := cuda_trial.why_no_cuda(tier)):
             raise NoGpu(obstacle)
         graded = replace(graded, synthetic=data.synthetic, tier=tier)

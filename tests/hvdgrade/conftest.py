@@ -1,8 +1,20 @@
 """What several tests of the grader need."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from hvdgrade.sandbox import tiers
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Return an empty folder that every user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="hvdlab-tests-") as place:
+        Path(place).chmod(0o755)
+        yield Path(place)
 
 
 @pytest.fixture(params=tiers.TIERS)

@@ -89,7 +89,9 @@ def graded(next_round, monkeypatch, tmp_path) -> Graded:
     script, found = tmp_path / "assessment.py", []
     script.write_text("import torch")
     monkeypatch.setattr(grade, "one_round", next_round)
-    monkeypatch.setattr(grade, "load_cifar10", lambda: type("Data", (), {"synthetic": False}))
+    monkeypatch.setattr(
+        grade, "load_cifar10", lambda: type("Data", (), {"synthetic": False, "folder": Path()})
+    )
     monkeypatch.setattr(tiers, "choose", lambda tier: "rlimits")
     monkeypatch.setattr(grade, "result", found.append)
     grade.grade(script, 2, RULES)
@@ -332,7 +334,7 @@ def test_who_crashes_on_a_full_disk_has_not_failed(monkeypatch, cifar10_folder):
     assert document["reason"] == "the grader's disk was full while the submission ran"
 
 
-@pytest.mark.parametrize("tier", ["bubblewrap+cgroup", "bubblewrap", "landlock", "rlimits"])
+@pytest.mark.parametrize("tier", [name for name in tiers.TIERS if name != "user"])
 def test_data_that_every_submission_can_read_are_refused(
     tier, monkeypatch, tmp_path, sample_folder
 ):
@@ -355,6 +357,16 @@ def test_data_that_every_submission_can_read_are_refused(
         assert str(sample_folder.resolve()) in result["reason"]
 
 
+def test_data_that_every_user_can_read_are_refused_in_the_tier_user(open_folder):
+    data = open_folder / "data"
+    data.mkdir(mode=0o700)
+    assert mounts.why_exposed(data, "user") == ""
+    data.chmod(0o755)
+    assert f"`chmod 700 {data}`" in mounts.why_exposed(data, "user")
+    open_folder.chmod(0o700)  # as root's home is
+    assert mounts.why_exposed(data, "user") == ""
+
+
 def test_in_the_repository_data_are_covered_where_it_is(monkeypatch, tmp_path):
     """By bubblewrap, which puts an empty folder over it, and the environment back into that."""
     for folder in ("data", "venv/data"):
@@ -362,7 +374,7 @@ def test_in_the_repository_data_are_covered_where_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(mounts, "readable", lambda: [str(tmp_path.parent)])
     monkeypatch.setattr(mounts, "hidden", lambda: str(tmp_path))
     monkeypatch.setattr(mounts, "packages", lambda: [str(tmp_path / "venv")])
-    assert not mounts.exposed(tmp_path / "data", "bubblewrap")
-    assert mounts.exposed(tmp_path / "data", "landlock")
-    assert mounts.exposed(tmp_path / "venv" / "data", "bubblewrap")
-    assert mounts.exposed(tmp_path.parent / "data", "bubblewrap+cgroup")
+    assert not mounts.why_exposed(tmp_path / "data", "bubblewrap")
+    assert mounts.why_exposed(tmp_path / "data", "landlock")
+    assert mounts.why_exposed(tmp_path / "venv" / "data", "bubblewrap")
+    assert mounts.why_exposed(tmp_path.parent / "data", "bubblewrap+cgroup")

@@ -23,7 +23,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     Raises:
         Refused: an argument is not acceptable.
         UnknownProfile: there is no such profile.
-        SandboxUnavailable: the required isolation level does not work here.
+        SandboxUnavailable: no acceptable isolation level works here.
     """
     try:
         folder, out = args.folder.resolve(), args.out.resolve()
@@ -52,7 +52,7 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     if args.slurm_option and not args.slurm:
         raise Refused("--slurm-option has no meaning without --slurm: add --slurm or remove it.")
     # With Slurm, each node checks its own sandbox instead.
-    if args.require_sandbox and not args.slurm:
+    if not args.slurm:
         tiers.choose(args.require_sandbox)
     settings = Settings(
         out,

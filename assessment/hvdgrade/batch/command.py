@@ -25,7 +25,7 @@ from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.batch.core_allocation import worker_slots
 from hvdgrade.batch.downloads.recognise import PLATFORMS
 from hvdgrade.batch.id_table import STUDENTS, read_pairs, write_students
-from hvdgrade.batch.layout import FOLDERS, Settings, Task, write
+from hvdgrade.batch.layout import FOLDERS, OUT_MODE, Settings, Task, write
 from hvdgrade.batch.progress import conclude, follow, summarise
 from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
@@ -181,8 +181,8 @@ def grade_class(args: argparse.Namespace) -> int:
     console = for_lines(stderr=True)
     settings = dataclasses.replace(settings, real_data=real_data(args.slurm))
     handed_in = class_in(args, console)
-    for name in FOLDERS:
-        (settings.out / name).mkdir(parents=True, exist_ok=True)
+    for folder in (settings.out, *(settings.out / name for name in FOLDERS)):
+        folder.mkdir(mode=OUT_MODE, parents=True, exist_ok=True)
     students = {submission.name: submission.student for submission in handed_in}
     with locked(settings.out):
         cancel_jobs(settings.out)

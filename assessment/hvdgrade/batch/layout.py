@@ -24,6 +24,7 @@ from pathlib import Path
 from hvdgrade import __version__
 
 FOLDERS = ("results", "reports", "logs", "submissions", "running")
+OUT_MODE = 0o770  # of new folders: a submission that runs as another user must not read the class
 
 
 @dataclass(frozen=True)

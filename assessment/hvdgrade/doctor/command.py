@@ -34,7 +34,8 @@ examples:
 
 exit codes: 0 two ranks ran, and no attack succeeded that its isolation level promises to block,
             1 such an attack succeeded, 2 wrong usage,
-            3 two ranks could not be started, or the isolation level of --tier does not work here
+            3 a grading is refused here, two ranks could not be started, or the isolation level of --tier
+              does not work here
 """
 OK, NOT_BLOCKED, GRADER_FAULT = 0, 1, 3
 HELLO = b"""\
@@ -77,17 +78,13 @@ def main(args: argparse.Namespace) -> int:
     console = Terminal()
     levels = [tiers.tier(name) for name in tiers.TIERS]
     show_tiers(console, levels)
-    chosen = tiers.choose()
-    results = {"chosen": chosen, "tiers": [asdict(t) | {"fix": how_to_fix(t)} for t in levels]}
-    console.print(f"A grading on this host uses [bold]{chosen}[/].", highlight=False)
-    for sentence in tiers.tier(chosen).missing:
-        console.print(f"  not prevented: {sentence}", highlight=False)
-
-    results["gpus"] = gpus(chosen)
-    console.print(escape(results["gpus"]), highlight=False, soft_wrap=True)
-    results["hello"] = hello(chosen)
-    console.print(f"Two ranks in its sandbox: {escape(results['hello']['text'])}", highlight=False)
-    code = OK if results["hello"]["works"] else GRADER_FAULT
+    results = {"chosen": None, "tiers": [asdict(t) | {"fix": how_to_fix(t)} for t in levels]}
+    try:
+        results["chosen"] = tiers.choose()
+        code = try_out(console, results)
+    except tiers.SandboxUnavailable as error:
+        console.print(f"A grading on this host is refused: {escape(str(error))}", soft_wrap=True)
+        code = GRADER_FAULT
 
     if args.attack or args.tier:
         attacked = [t for t in levels if t.works and args.tier in (None, t.name)]
@@ -110,6 +107,27 @@ def main(args: argparse.Namespace) -> int:
             print(f"hvdgrade: {error}", file=sys.stderr)
             return GRADER_FAULT
     return code
+
+
+def try_out(console: Console, results: dict) -> int:
+    """Print what the chosen isolation level leaves open, and start CUDA and two ranks in it.
+
+    Args:
+        console: the console to print to.
+        results: the name of the isolation level is in `chosen`; `gpus` and `hello` are added.
+
+    Returns:
+        The exit code: OK or GRADER_FAULT.
+    """
+    chosen = results["chosen"]
+    console.print(f"A grading on this host uses [bold]{chosen}[/].", highlight=False)
+    for sentence in tiers.tier(chosen).missing:
+        console.print(f"  not prevented: {sentence}", highlight=False)
+    results["gpus"] = gpus(chosen)
+    console.print(escape(results["gpus"]), highlight=False, soft_wrap=True)
+    results["hello"] = hello(chosen)
+    console.print(f"Two ranks in its sandbox: {escape(results['hello']['text'])}", highlight=False)
+    return OK if results["hello"]["works"] else GRADER_FAULT
 
 
 def gpus(tier: str) -> str:
@@ -147,21 +165,23 @@ def show_tiers(console: Console, tiers: list[Tier]) -> None:
     console.print(table)
     for tier in tiers:
         if not tier.works:
-            console.print(f"[yellow]{tier.name}[/]: {escape(tier.reason)}", highlight=False)
-            console.print(f"  -> {escape(how_to_fix(tier))}", highlight=False, soft_wrap=True)
+            reason = f"[yellow]{tier.name}[/]: {escape(tier.reason)}"
+            console.print(reason, highlight=False, soft_wrap=True)
+            if fix := how_to_fix(tier):
+                console.print(f"  -> {escape(fix)}", highlight=False, soft_wrap=True)
 
 
 def how_to_fix(tier: Tier) -> str:
-    """Return how to make an isolation level work on this host; "" if it already works.
+    """Return how to make an isolation level work on this host; "" if it works, or if its reason says how.
 
     Args:
         tier: the isolation level.
     """
-    if tier.works or tier.name == "rlimits":
+    if tier.works or tier.name in ("user", "rlimits"):
         return ""
     if tier.name == "landlock":
         if landlock.version():
-            return "see the reason above"
+            return ""
         return (
             "needs Linux 5.13 or newer (only 6.2 or newer also prevents that files are emptied) with "
             "Landlock among its security modules: add `landlock` to lsm= on the kernel's command line, and "
@@ -176,7 +196,7 @@ def how_to_fix(tier: Tier) -> str:
             return "start the container with `--cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw`"
         return "start the grader with `systemd-run --user --scope -p Delegate=yes hvdgrade ...`"
     if not any(word in tier.reason for word in REFUSED):
-        return "see the reason above"
+        return ""
     if in_container():
         return IN_CONTAINER
     for setting, bad, good in (

@@ -27,6 +27,8 @@ TIERS = {
     "bubblewrap": "it saw neither network nor other files; its memory and processes were limited "
     "process by process.",
     "landlock": "it could neither read nor write other files; the network was not closed to it.",
+    "user": "it ran as a user of its own, which could read what every user of this machine can; the "
+    "network was not closed to it.",
     "rlimits": "limits on its use of the machine only. Files and network were open to it: for people "
     "you trust.",
 }

@@ -1,8 +1,8 @@
 """Start a submission in a sandbox, observe it from outside, and remove everything it leaves.
 
-`sandbox.py` chooses the sandbox and `walls.py` builds it. All facts about a run that this module reports
-come from the kernel: the processes, the bytes on the loopback interface of the submission's network, and
-the limits that it reached.
+`sandbox/tiers.py` chooses the sandbox and `sandbox/sandbox.py` builds it. All facts about a run that this
+module reports come from the kernel: the processes, the bytes on the loopback interface of the submission's
+network, and the limits that it reached.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
 from hvdgrade.run import orphans
 from hvdgrade.sandbox import gpu_access, mounts, tiers
 from hvdgrade.sandbox.sandbox import Sandbox
-from hvdgrade.sandbox.untrusted_files import bytes_in, remove_files_of, remove_tree
+from hvdgrade.sandbox.untrusted_files import SHARED, bytes_in, remove_files_of, remove_tree
 from hvdgrade.submission.script import SCRIPT
 from hvdlab import launch
 from hvdlab.system import open_mpi
@@ -325,7 +325,7 @@ class SandboxedRun:
                 os.close(self.records_folder)
                 self.records_folder = None
             if self.box.user is not None and not self.box.bubblewrap:
-                remove_files_of(self.box.user, orphans.SHARED_MEMORY)
+                remove_files_of(self.box.user, *SHARED)
             self.box.__exit__()
             if self.shared_memory:
                 remove_tree(self.shared_memory.path)

@@ -78,7 +78,7 @@ def _sentence(name: str, what: str, needs_user: bool = False) -> str:
     )
     if needs_user:
         advice = (
-            "The start of CUDA writes to /proc, where a submission that runs as root may not write. Let "
-            "every user read Python and the data, and it gets a user of its own"
+            "The start of CUDA writes to /proc, where a submission that runs as root may not write. "
+            "`hvdgrade doctor` says at the sandbox user why it has no user of its own"
         )
     return f"CUDA does not start in the sandbox {name} ({what}). {advice}"

@@ -135,10 +135,25 @@ def hidden() -> str | None:
     return str(place) if any(place.is_relative_to(other) for other in readable()) else None
 
 
-def exposed(path: Path, tier: str) -> bool:
-    """Whether a submission could read `path` in this tier, as it lies where the system or Python does."""
-    path, places = path.resolve(), readable()
+def why_exposed(folder: Path, tier: str) -> str:
+    """Return why a submission could read a folder in this tier, and what to do; "" if it could not.
+
+    It could if the folder lies where the system or Python does. In the tier user it could if every user can.
+    In the tier rlimits it always can, and the description of that tier says so.
+    """
+    place, places = folder.resolve(), readable()
+    if tier == "rlimits":
+        return ""
+    if tier == "user":
+        above = (place, *place.parents)
+        return all(path.stat().st_mode & 0o001 for path in above) * (
+            f"every user can read {folder}. Close it (`chmod 700 {folder}`), or copy the data to a folder "
+            "that only root can read, and name that folder in $HVDLAB_DATA"
+        )
     covered = hidden() if tier.startswith("bubblewrap") else None
-    if covered and path.is_relative_to(Path(covered).resolve()):
-        places = [place for place in packages() if Path(place).is_relative_to(covered)]
-    return any(path.is_relative_to(Path(place).resolve()) for place in places)
+    if covered and place.is_relative_to(Path(covered).resolve()):
+        places = [path for path in packages() if Path(path).is_relative_to(covered)]
+    return any(place.is_relative_to(Path(path).resolve()) for path in places) * (
+        f"{folder} lies among the files of the system or of Python, which it needs. Move the data, and name "
+        "their folder in $HVDLAB_DATA"
+    )

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +18,13 @@ import psutil
 
 from hvdgrade import HvdgradeError
 from hvdgrade.record_limits import ASSESSMENT_LIMITS
-from hvdgrade.sandbox import gpu_access
+from hvdgrade.sandbox import gpu_access, own_user
 from hvdgrade.sandbox.cgroup import Cgroup, machine_memory
 from hvdgrade.sandbox.mounts import hidden, packages, readable, search_path
-from hvdgrade.sandbox.untrusted_files import not_for_everyone, remove_tree
+from hvdgrade.sandbox.untrusted_files import remove_tree
 from hvdlab.system.held_folder import HeldFolder
 
 INSIDE = Path("/run/hvdlab")  # where bubblewrap mounts the submission's own folders
-# systemd, too, takes the users that it creates for one service (DynamicUser) from this range.
-USERS = range(61184, 61184 + 1024)
 
 # Fraction of the machine's memory for all jails together. A jail's fraction of it is that of the cores.
 MEMORY_SHARE = 0.8
@@ -44,6 +41,8 @@ OWN_SETTINGS = {  # replace the host's files: they name the user, and the host i
 HOST_SETTINGS = tuple(f"/etc/{name}" for name in OWN_SETTINGS)
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "shm"))
 OWN_FOLDERS = ("work", "home", "tmp", "records")
+# Tiers in which the host's files are not hidden. Only their permissions keep a submission away from them.
+WITH_HOST_FILES = ("user", "rlimits")
 
 
 class SandboxUnavailable(HvdgradeError):
@@ -63,6 +62,11 @@ class Tier:
     network_isolated: bool = False
     views_enforced: bool = False  # a rank cannot read the data of another rank
     missing: list[str] = field(default_factory=list)  # protections that are missing, in sentences
+
+    @property
+    def as_root(self) -> bool:
+        """Whether files and processes of this host take the submission for root."""
+        return self.works and not self.uid_dropped and not self.name.startswith("bubblewrap")
 
 
 def bwrap() -> str:
@@ -135,6 +139,8 @@ class Sandbox:
         if self.gpus and (closed := gpu_access.why_closed(self.user)):
             raise OSError(closed)
         self.folder.chmod(0o711)
+        if self.tier.name == "user":
+            own_user.lend(self.folder, self.user, 0o710)
         for name in (*OWN_FOLDERS, "launch", "etc"):
             (self.folder / name).mkdir()
             (self.folder / name).chmod(0o755)  # independent of the umask
@@ -145,7 +151,7 @@ class Sandbox:
             for name in OWN_FOLDERS:
                 os.chown(self.folder / name, self.user, self.user)
         if self.bubblewrap:
-            home, user = INSIDE / "home", self.user or os.getuid() or USERS[0]
+            home, user = INSIDE / "home", self.user or os.getuid() or own_user.USERS[0]
             for name, text in OWN_SETTINGS.items():
                 self.write(f"etc/{name}", text.format(user=user, home=home))
             self.data = [str(INSIDE / "data" / str(rank)) for rank in range(self.ranks)]
@@ -160,35 +166,20 @@ class Sandbox:
         (self.folder / name).chmod(0o644)
 
     def take_a_user(self) -> None:
-        """Choose a user id that no other jail on this machine uses now.
-
-        The lock is an abstract socket whose name contains the user id, because the kernel lets only
-        one process bind a name and frees it when that process ends.
+        """Give the submission a user of its own, to whom the host's files are open that every user can read.
 
         Raises:
-            SandboxUnavailable: all user ids for submissions are in use.
-            OSError: other users cannot read the data.
+            OSError: all user ids are in use, or other users cannot read Python or the data.
         """
-        for number in USERS:
-            slot = socket.socket(socket.AF_UNIX)
-            try:
-                slot.bind(f"\0hvdgrade-user-{number}")
-            except OSError:
-                slot.close()
-                continue
-            self.slot = slot
-            break
-        else:
-            raise SandboxUnavailable(f"all {len(USERS)} user ids for submissions are in use")
+        if not self.bubblewrap and (obstacle := own_user.why_no_python()):
+            raise OSError(obstacle)
+        self.user, self.slot = own_user.free_user()
         for path in dict.fromkeys(self.host_data):
-            if unreadable := not_for_everyone(path, reachable=not self.bubblewrap):
-                if not self.bubblewrap:
-                    return  # keep root's user id without its capabilities: the data's owner can read them
-                raise OSError(
-                    f"{unreadable} must be readable for every user (chmod -R a+rX {path}): "
-                    "a submission runs under a user id of its own"
-                )
-        self.user = number
+            if self.tier.name == "user":
+                # Nothing else keeps a submission that runs at the same time away from these data.
+                own_user.lend(path, self.user)
+            if obstacle := own_user.why_no_data(path, self.user, reachable=not self.bubblewrap):
+                raise OSError(obstacle)
 
     @property
     def runs_as_root(self) -> bool:
@@ -224,7 +215,7 @@ class Sandbox:
     def entry(self) -> list[str]:
         """Return the command prefix for each rank, which lets the rank see only its own data."""
         read = None
-        if self.tier.name != "rlimits":
+        if self.tier.name not in WITH_HOST_FILES:
             own = [str(self.root / name) for name in (*OWN_FOLDERS, "launch")]
             read = [*readable(), *HOST_SETTINGS, "/proc", "/dev", *own]
             read += gpu_access.writable() if self.gpus else []
@@ -300,7 +291,7 @@ class Sandbox:
 
     def walls(self, info: int | None) -> list[str]:
         """Return bubblewrap and its options, in the order in which bubblewrap applies them."""
-        user = self.user or USERS[0]
+        user = self.user or own_user.USERS[0]
         new = ("net", "pid", "ipc", "uts", "cgroup-try")
         options = [bwrap(), *(f"--unshare-{kind}" for kind in new), "--hostname", "lab"]
         options += ["--die-with-parent", "--new-session"]

@@ -3,10 +3,12 @@
     bubblewrap+cgroup   separate file system, network and processes; limits for all processes together
     bubblewrap          the same isolation, but the limits hold for each process
     landlock            the host's files cannot be read or written; network and processes are shared
+    user                a user of its own, which only root can give: private files of others are closed to it
     rlimits             only limits for each process: for users whom you trust
 
-The strongest tier comes first. `tier` finds out what a tier provides by running a test process on this
-host. Version numbers are not enough, because containers and settings can disable kernel features.
+The strongest tier comes first. If root grades, the submission is root only in a tier that the instructor has
+asked for by name. `tier` finds out what a tier provides by running a test process on this host. Version
+numbers are not enough, because containers and settings can disable kernel features.
 """
 
 import functools
@@ -23,7 +25,7 @@ from hvdgrade.sandbox.gpu_access import device_files
 from hvdgrade.sandbox.mounts import hidden
 from hvdgrade.sandbox.sandbox import Sandbox, SandboxUnavailable, Tier
 
-TIERS = ("bubblewrap+cgroup", "bubblewrap", "landlock", "rlimits")
+TIERS = ("bubblewrap+cgroup", "bubblewrap", "landlock", "user", "rlimits")
 TRIAL_SECONDS = 20
 
 
@@ -31,10 +33,10 @@ def choose(required: str | None = None) -> str:
     """Return the name of the strongest tier that works on this host.
 
     Args:
-        required: the weakest tier that is acceptable. Default: any tier.
+        required: the weakest tier that is acceptable. Default: any tier in which the submission is not root.
 
     Raises:
-        SandboxUnavailable: `required` is not a tier, or neither it nor a stronger tier works here.
+        SandboxUnavailable: `required` is not a tier, or no acceptable tier works here.
     """
     if required is not None and required not in TIERS:
         raise SandboxUnavailable(
@@ -42,10 +44,18 @@ def choose(required: str | None = None) -> str:
         )
     good_enough = TIERS[: TIERS.index(required) + 1] if required else TIERS
     for name in good_enough:
-        if tier(name).works:
+        found = tier(name)
+        if found.works and (not found.as_root or required in (name, TIERS[-1])):
             return name
+    if required is None:
+        named = next(name for name in TIERS if tier(name).as_root)
+        raise SandboxUnavailable(
+            "the submission would run as root, because it can have no user of its own here: "
+            f"{tier('user').reason}. If you trust its author with root's rights, add --require-sandbox "
+            f"{named}. `hvdgrade doctor` says why no stronger sandbox works"
+        )
     raise SandboxUnavailable(
-        f"the sandbox {good_enough[-1]} does not work here: {tier(good_enough[-1]).reason}. "
+        f"the sandbox {required} does not work here: {tier(required).reason}. "
         "`hvdgrade doctor` says how to fix it"
     )
 
@@ -62,15 +72,16 @@ def describe(name: str) -> dict:
 @functools.cache
 def tier(name: str) -> Tier:
     """Test a tier on this host and return what it provides. The result is cached in this process."""
-    root = os.geteuid() == 0
-    candidates = {
+    candidates = [Tier(name)]
+    if os.geteuid() == 0 and name != "rlimits":
         # Root sets up the sandbox with its own rights and drops them inside. In most containers root
         # lacks the capabilities for that, but a user namespace may still work.
-        True: [Tier(name, own_user=True, user_namespace=False), Tier(name)],
-        False: [Tier(name)],
-    }[root and name != "rlimits"]
+        own = Tier(name, own_user=True, user_namespace=False)
+        candidates = [own] if name == "user" else [own, *candidates]
+    elif name == "user":
+        return replace(*candidates, reason="only root can give a submission a user of its own")
     tried = [attempt(candidate) for candidate in candidates]
-    return next((t for t in tried if t.works), tried[0])
+    return next((t for t in tried if t.works), tried[-1])
 
 
 # This program runs inside the sandbox and prints what it sees, as JSON.
@@ -97,6 +108,8 @@ def attempt(candidate: Tier) -> Tier:
             (folder / "file").touch()
             (folder / "file").chmod(0o644)
             folder.chmod(0o755)
+        if candidate.name == "user":
+            folders[2].chmod(0o700)  # the files that every user can read are open to it, too
         try:
             with Sandbox(candidate, 2, folders[:2]) as box:
                 look = [sys.executable, "-BESsc", LOOK, box.data[1], str(folders[2])]
@@ -119,12 +132,14 @@ def attempt(candidate: Tier) -> Tier:
         return replace(candidate, reason=said[-1][:300])
     if not seen["own"]:
         return replace(candidate, reason="the data are not visible inside")
+    if candidate.own_user and seen["user"] == 0:
+        return replace(candidate, reason="it still runs as root inside")
     if seen["outside"] and candidate.name != "rlimits":
         return replace(candidate, reason="files outside are visible inside")
     found = replace(
         candidate,
         works=True,
-        uid_dropped=os.geteuid() != 0 or (candidate.own_user and seen["user"] != 0),
+        uid_dropped=os.geteuid() != 0 or candidate.own_user,
         network_isolated=seen["network"] != os.readlink("/proc/self/ns/net"),
         views_enforced=not seen["other"],
     )
@@ -138,6 +153,11 @@ def missing(tier: Tier) -> list[str]:
         said.append(
             "files of this host can be read and written with the rights of the user who runs the grader"
         )
+    if tier.name == "user":
+        said.append(
+            "it can read every file that all users of this host can read, such as the solution and the "
+            "grader, and write to folders that are open to all users, such as /tmp, until the disk is full"
+        )
     if tier.name == "landlock" and hidden():
         said.append(f"it can read {hidden()}, which lies among what Python needs")
     if tier.name == "landlock" and not own_user:
@@ -147,8 +167,8 @@ def missing(tier: Tier) -> list[str]:
         )
         if not tier.uid_dropped:
             said.append(
-                "so it can make programs of root's run as root for every user: let every user read "
-                "Python and the data, and it gets a user of its own"
+                "so it can make programs of root's run as root for every user: it has no user of its own, "
+                "because of what `hvdgrade doctor` says about the sandbox user"
             )
     if tier.name == "landlock" and not own_user and tier.uid_dropped and device_files():
         said.append(
@@ -161,7 +181,7 @@ def missing(tier: Tier) -> list[str]:
         said.append("it can stop or end other processes of its user, those of other gradings too")
     if not tier.network_isolated:
         said.append("the network is not isolated: a submission can reach other machines")
-    if tier.name in ("landlock", "rlimits"):
+    if not tier.name.startswith("bubblewrap"):
         said += [
             "services of this host that listen on a socket file (Docker, D-Bus) are in reach",
             "it sees the processes of this host, and shares /dev/shm with them"

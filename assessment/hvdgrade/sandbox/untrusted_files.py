@@ -9,6 +9,8 @@ from pathlib import Path
 MAX_ENTRIES = 20_000  # files and folders; no training run records more than that
 TOO_MUCH = 1 << 62
 REMOVE_SECONDS = 120.0
+# Every user may write there, and what a submission leaves there the next one could read.
+SHARED = tuple(map(Path, ("/dev/shm", "/tmp", "/var/tmp")))
 
 
 def bytes_in(folder: Path) -> int:
@@ -52,26 +54,10 @@ def remove_tree(folder: Path) -> None:
                 subprocess.run(command, stderr=subprocess.DEVNULL, timeout=REMOVE_SECONDS)
 
 
-def remove_files_of(user: int, folder: Path) -> None:
-    """Remove the files that `user` left in a folder shared by all users; give up after REMOVE_SECONDS."""
-    find = ["find", str(folder), "-mindepth", "1", "-maxdepth", "1", "-user", str(user)]
+def remove_files_of(user: int, *folders: Path) -> None:
+    """Remove the files that `user` left in folders shared by all users; give up after REMOVE_SECONDS each."""
     remove = ["-exec", "rm", "-rf", "--one-file-system", "--", "{}", "+"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run([*find, *remove], stderr=subprocess.DEVNULL, timeout=REMOVE_SECONDS)
-
-
-def not_for_everyone(path: Path, reachable: bool) -> Path | None:
-    """Return the first file or folder at or below `path` that other users cannot read, or None.
-
-    Args:
-        path: a file or folder.
-        reachable: whether to look also for a folder above `path` that other users cannot pass through.
-    """
-    for above in reversed(path.parents) if reachable else ():
-        if not above.stat().st_mode & 0o001:
-            return above
-    for found in (path, *path.rglob("*")) if path.is_dir() else (path,):
-        needed = 0o005 if found.is_dir() else 0o004
-        if found.stat().st_mode & needed != needed:
-            return found
-    return None
+    for folder in folders:
+        find = ["find", str(folder), "-mindepth", "1", "-maxdepth", "1", "-user", str(user)]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run([*find, *remove], stderr=subprocess.DEVNULL, timeout=REMOVE_SECONDS)

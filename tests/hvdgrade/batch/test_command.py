@@ -10,11 +10,12 @@ import psutil
 import pytest
 from school import MOST_WORKERS, QUICK
 
-from hvdgrade import profiles
+from hvdgrade import cli, profiles
 from hvdgrade.batch import command, layout, progress, worker
 from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.output.console import for_lines
 from hvdgrade.report import pages
+from hvdgrade.sandbox import tiers
 from hvdlab.system import rank_limit
 
 
@@ -177,6 +178,18 @@ def test_more_ranks_than_this_machine_starts_are_refused(school, monkeypatch):
     args.np, args.slurm = 5, True  # the nodes are other machines
     assert checked(args)[1].ranks == 5
     assert not school.out.exists()
+
+
+def test_nothing_is_graded_where_a_submission_would_be_root(school, monkeypatch, capsys):
+    def refuse(required):
+        raise tiers.SandboxUnavailable(f"the submission would run as root, and {required} is named")
+
+    school.add("ada")
+    monkeypatch.setattr(tiers, "choose", refuse)
+    code = cli.main(["batch", str(school.folder), "--out", str(school.out)])
+    printed = capsys.readouterr().err
+    assert code == 2 and printed.endswith("as root, and None is named\n")
+    assert not (school.out / "results").exists()
 
 
 def test_out_must_lie_outside_the_class(school):

@@ -276,6 +276,14 @@ def unreadable(*arguments):
     raise find_script.Unreadable("Stale file handle")
 
 
+def test_other_users_cannot_enter_what_a_batch_creates(school, pretend):
+    """In a weak sandbox a submission is one of them."""
+    school.add("ada")
+    pretend(REAL, REAL)
+    for folder in (school.out, *(school.out / name for name in layout.FOLDERS)):
+        assert folder.stat().st_mode & 0o007 == 0
+
+
 def test_whom_an_interrupted_batch_did_not_reach_is_named(school, pretend):
     for student in ("ada", "bob", "carla"):
         school.add(student)

@@ -1,4 +1,4 @@
-"""An environment in which users other than root can run the grader, and a folder that they can reach."""
+"""An environment in which users other than root can run the grader."""
 
 import os
 import pwd
@@ -45,11 +45,3 @@ def environment_for_all() -> Iterator[Path]:
         pytest.skip(f"another user cannot read our packages: {check.stderr[-200:]}")
     yield folder / "venv" / "bin"
     place.cleanup()
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """Return an empty folder that every user can reach, unlike pytest's own."""
-    with tempfile.TemporaryDirectory(prefix="hvdlab-tests-") as place:
-        Path(place).chmod(0o755)
-        yield Path(place)

@@ -19,6 +19,7 @@ from hvdgrade.run import rank_devices
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import gpu_access, mounts, tiers
+from hvdgrade.sandbox.sandbox import WITH_HOST_FILES
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,27 +72,26 @@ def two_gpus():
         pytest.skip(reason)
 
 
-def graded(tmp_path, tier: str, gpus: bool, mode="666", **variables) -> dict:
+def graded(open_folder, tier: str, gpus: bool, mode="666", **variables) -> dict:
     """Run SUBMISSION on a machine with two GPUs; return what it could open, and what the grader reports."""
-    tmp_path.chmod(0o755)
     for name in ("data", "evidence", "machine"):
-        (tmp_path / name).mkdir(exist_ok=True)
-    (tmp_path / "submission.py").write_text(SUBMISSION)
-    places = [tmp_path / name for name in ("data", "submission.py", "evidence")]
+        (open_folder / name).mkdir(exist_ok=True)
+    (open_folder / "submission.py").write_text(SUBMISSION)
+    places = [open_folder / name for name in ("data", "submission.py", "evidence")]
     command = ["-c", GRADER, tier, str(gpus), *map(str, places)]
-    answer = fake_gpus.run(tmp_path / "machine", *command, mode=mode, **variables)
+    answer = fake_gpus.run(open_folder / "machine", *command, mode=mode, **variables)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_a_run_with_gpus_can_open_them(tier, tmp_path):
-    pipes = tmp_path / "mps"
+def test_a_run_with_gpus_can_open_them(tier, open_folder):
+    pipes = open_folder / "mps"
     pipes.mkdir()
     pipes.chmod(0o777)
     given = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    seen = graded(tmp_path, tier, gpus=True, **given)
+    seen = graded(open_folder, tier, gpus=True, **given)
     for rank, one in enumerate(seen["ranks"]):
         others = ["nvidiactl", "nvidia-uvm", "dxg", "nvidia-caps/nvidia-cap1"]
         assert one["opened"] == [f"nvidia{rank}", *others]
@@ -103,39 +103,39 @@ def test_a_run_with_gpus_can_open_them(tier, tmp_path):
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_a_run_without_gpus_can_open_none(tier, tmp_path):
-    seen = graded(tmp_path, tier, gpus=False)
+def test_a_run_without_gpus_can_open_none(tier, open_folder):
+    seen = graded(open_folder, tier, gpus=False)
     assert len(seen["ranks"]) == 2, seen
     for one in seen["ranks"]:
         assert one["visible"] == "-1"
-        if tier != "rlimits":  # the tier rlimits hides no file
+        if tier not in WITH_HOST_FILES:
             assert one["opened"] == []
         if not seen["cgroup"]:
             assert one["addresses"] >= 8 << 30  # memory is limited, although the machine has GPUs
-    if tier != "rlimits":
+    if tier not in WITH_HOST_FILES:
         assert seen["devices"] == ["processor", "processor"]
 
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_open_device_files_identify_the_gpu_if_the_driver_does_not(tmp_path):
+def test_open_device_files_identify_the_gpu_if_the_driver_does_not(open_folder):
     """This happens in a container, where nvidia-smi does not know the process numbers of the container."""
-    (tmp_path / "machine").mkdir()
-    (tmp_path / "machine" / "silent").touch()
-    seen = graded(tmp_path, tiers.choose(), gpus=True)
+    (open_folder / "machine").mkdir()
+    (open_folder / "machine" / "silent").touch()
+    seen = graded(open_folder, tiers.choose(), gpus=True)
     assert seen["devices"] == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("two_gpus")
-def test_reports_gpus_that_only_a_group_may_open(tmp_path):
+def test_reports_gpus_that_only_a_group_may_open(open_folder):
     tier = tiers.tier(tiers.choose())
-    seen = graded(tmp_path, tier.name, gpus=True, mode="660")
+    seen = graded(open_folder, tier.name, gpus=True, mode="660")
     if not tier.own_user:  # the submission runs as root
         assert "fault" not in seen
     else:
         assert "cannot open /dev/dxg, /dev/nvidia-uvm, /dev/nvidia0" in seen["fault"]
-    assert "fault" not in graded(tmp_path, tier.name, gpus=False, mode="660")
+    assert "fault" not in graded(open_folder, tier.name, gpus=False, mode="660")
 
 
 STARTS = """
@@ -154,7 +154,7 @@ def test_cuda_starts_in_each_sandbox(tier, open_folder):
         assert said.stdout.strip() == ""
     else:
         assert f"in the sandbox {tier} (error 304: OS call failed). " in said.stdout
-        assert "Let every user read Python and the data" in said.stdout
+        assert "where a submission that runs as root may not write" in said.stdout
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -196,13 +196,13 @@ def test_a_machine_on_which_cuda_does_not_start_grades_nothing(open_folder, samp
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus")
-def test_the_doctor_reports_gpus_that_a_submission_cannot_open(tmp_path):
-    (tmp_path / "machine").mkdir()
+def test_the_doctor_reports_gpus_that_a_submission_cannot_open(open_folder):
+    (open_folder / "machine").mkdir()
     doctor = ["-m", "hvdgrade.cli", "doctor"]
     said = {}
     for mode in ("660", "666"):
         said[mode] = " ".join(
-            fake_gpus.run(tmp_path / "machine", *doctor, mode=mode).stdout.split()
+            fake_gpus.run(open_folder / "machine", *doctor, mode=mode).stdout.split()
         )
     assert "GPUs: 2" in said["660"] and "GPUs: 2" in said["666"]
     if tiers.tier(tiers.choose()).own_user:
@@ -225,13 +225,13 @@ def test_the_device_of_a_rank_that_was_never_observed_is_unknown(monkeypatch):
     assert watch.found() == ["/dev/nvidia0", "processor", "unknown"]
 
 
-def test_gpu_names_come_from_the_drivers_files(tmp_path, monkeypatch):
+def test_gpu_names_come_from_the_drivers_files(open_folder, monkeypatch):
     """Source: the driver's README, chapter "PROC interface"."""
-    (tmp_path / "0000:04:00.0").mkdir()
-    (tmp_path / "0000:04:00.0" / "information").write_text(
+    (open_folder / "0000:04:00.0").mkdir()
+    (open_folder / "0000:04:00.0" / "information").write_text(
         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 200\nGPU UUID: \t GPU-aa\nDevice Minor: \t 3\n"
     )
-    monkeypatch.setattr(rank_devices, "DRIVER", tmp_path)
+    monkeypatch.setattr(rank_devices, "DRIVER", open_folder)
     name = "NVIDIA H100 80GB HBM3 (GPU-aa)"
     assert rank_devices.names() == {"GPU-aa": name, "/dev/nvidia3": name}
 
@@ -262,11 +262,10 @@ print(json.dumps([reads(path) for path in PATHS]), flush=True)
 
 
 @pytest.mark.mpi
-def test_shows_libraries_of_modules_and_hides_our_code(tier, tmp_path, monkeypatch):
+def test_shows_libraries_of_modules_and_hides_our_code(tier, open_folder, monkeypatch):
     """LD_LIBRARY_PATH names folders of a cluster's modules. It must not make files of the grader readable."""
-    tmp_path.chmod(0o755)
-    libraries, real, other = (tmp_path / name for name in ("nccl", "nccl-2.27", "other"))
-    for folder in (real, other, tmp_path / "data", tmp_path / "evidence"):
+    libraries, real, other = (open_folder / name for name in ("nccl", "nccl-2.27", "other"))
+    for folder in (real, other, open_folder / "data", open_folder / "evidence"):
         folder.mkdir()
     (real / "libnccl.so.2").write_text("a library")
     libraries.symlink_to(real)
@@ -286,15 +285,15 @@ def test_shows_libraries_of_modules_and_hides_our_code(tier, tmp_path, monkeypat
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(str, named)))
     paths = [libraries / "libnccl.so.2", other / "gradebook.csv", solution, judge]
     source = READS.replace("PATHS", repr(list(map(str, paths))))
-    with SandboxedRun(source.encode(), 1, tmp_path / "data", tier=tier) as jail:
-        seen = observe(jail, tmp_path / "evidence", limit=60, stall=30)
+    with SandboxedRun(source.encode(), 1, open_folder / "data", tier=tier) as jail:
+        seen = observe(jail, open_folder / "evidence", limit=60, stall=30)
     library, *rest = json.loads(re.search(r"<stdout>: ?(\[.*\])", seen.output)[1])
     assert library == "a library"
-    if tier != "rlimits":  # the tier rlimits hides nothing
+    if tier not in WITH_HOST_FILES:
         assert rest == [None] * 3
 
 
-def test_hides_library_folders_that_contain_our_code_a_home_or_temporary_files(tmp_path):
+def test_hides_library_folders_that_contain_our_code_a_home_or_temporary_files(open_folder):
     for folder in (
         "/",
         str(ROOT),
@@ -304,9 +303,9 @@ def test_hides_library_folders_that_contain_our_code_a_home_or_temporary_files(t
         "",
     ):
         assert not mounts.shareable(folder), folder
-    assert not mounts.shareable(str(tmp_path / "missing"))
+    assert not mounts.shareable(str(open_folder / "missing"))
     assert not mounts.shareable(os.path.dirname(os.environ.get("TMPDIR", "/tmp/x")))
-    assert mounts.shareable(str(tmp_path))
+    assert mounts.shareable(str(open_folder))
 
 
 def test_libraries_of_horovod_and_torch_are_readable():

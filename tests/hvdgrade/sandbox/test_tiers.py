@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdgrade.sandbox import landlock, sandbox, tiers
+from hvdgrade.sandbox import landlock, own_user, sandbox, tiers
 from hvdgrade.sandbox.cgroup import Cgroup
 from hvdgrade.sandbox.sandbox import Sandbox, SandboxUnavailable
 
@@ -37,12 +38,13 @@ def without_bubblewrap(untried, monkeypatch):
 
 def test_chooses_the_best_isolation_level_that_works():
     works = [name for name in tiers.TIERS if tiers.tier(name).works]
-    assert tiers.choose() == works[0] and works[-1] == "rlimits"
+    assert tiers.choose("rlimits") == works[0] and works[-1] == "rlimits"
 
 
 def test_reports_a_lower_isolation_level_without_bubblewrap(without_bubblewrap):
-    assert tiers.choose() in ("landlock", "rlimits")
-    said = tiers.describe(tiers.choose())
+    chosen = tiers.choose("rlimits")
+    assert chosen in ("landlock", "user", "rlimits")
+    said = tiers.describe(chosen)
     assert said["network_isolated"] is False
     assert any("network is not isolated" in sentence for sentence in said["missing"])
 
@@ -50,11 +52,50 @@ def test_reports_a_lower_isolation_level_without_bubblewrap(without_bubblewrap):
 def test_refuses_a_run_below_the_required_isolation_level(without_bubblewrap):
     with pytest.raises(SandboxUnavailable, match="bubblewrap does not work here: .*pip install"):
         tiers.choose("bubblewrap")
-    assert tiers.choose("rlimits") == tiers.choose()
 
 
-def test_accepts_a_better_isolation_level_than_required():
-    assert tiers.choose("rlimits") == tiers.choose()
+AS_ROOT = {"works": True, "uid_dropped": False}  # the submission keeps root's user id
+AS_A_USER = {"works": True, "uid_dropped": True}
+
+
+@pytest.mark.parametrize(
+    "levels, chosen",
+    [
+        # The best that works, whatever is required
+        (
+            {"landlock": AS_A_USER, "user": AS_A_USER, "rlimits": AS_ROOT},
+            {None: "landlock", "landlock": "landlock", "user": "landlock", "rlimits": "landlock"},
+        ),
+        (
+            {"user": AS_A_USER, "rlimits": AS_ROOT},
+            {None: "user", "user": "user", "rlimits": "user"},
+        ),
+        # Root only where that is named; "->" names the level that the refusal proposes
+        ({"rlimits": AS_ROOT}, {None: "-> rlimits", "user": "refused", "rlimits": "rlimits"}),
+        (
+            {"landlock": AS_ROOT, "rlimits": AS_ROOT},
+            {None: "-> landlock", "landlock": "landlock", "user": "refused", "rlimits": "landlock"},
+        ),
+        # A namespace keeps root's user id, but not its rights.
+        ({"bubblewrap": AS_ROOT, "rlimits": AS_ROOT}, {None: "bubblewrap"}),
+        # A grader that is not root
+        ({"rlimits": AS_A_USER}, {None: "rlimits"}),
+    ],
+)
+def test_a_submission_is_root_only_in_a_level_that_is_named(levels, chosen, monkeypatch):
+    def tier(name):
+        return sandbox.Tier(name, reason="no Python", **levels.get(name, {}))
+
+    def answer(required):
+        try:
+            return tiers.choose(required)
+        except SandboxUnavailable as error:
+            assert "no Python" in str(error)
+            proposed = re.search("--require-sandbox ([a-z]+)", str(error))
+            return f"-> {proposed[1]}" if proposed else "refused"
+
+    monkeypatch.setattr(tiers, "tier", tier)
+    assert {required: answer(required) for required in chosen} == chosen
 
 
 def test_names_an_unknown_isolation_level():
@@ -221,20 +262,70 @@ def test_the_kernel_refuses_memory_above_the_address_limit(tmp_path):
 @pytest.fixture
 def users_of_our_own(monkeypatch):
     """Use other user numbers, so that no parallel grading takes or returns one during the test."""
-    monkeypatch.setattr(sandbox, "USERS", range(62300, 62310))
+    monkeypatch.setattr(own_user, "USERS", range(62300, 62310))
 
 
 @pytest.mark.usefixtures("users_of_our_own")
-def test_returns_user_ids(tmp_path):
+def test_returns_user_ids(open_folder):
     tier = tiers.tier(tiers.choose())
     if not tier.own_user:
         pytest.skip("submissions have no user ids of their own here")
-    tmp_path.chmod(0o755)
     users = []
     for _ in range(2):
-        with Sandbox(tier, 1, [tmp_path]) as box:
+        with Sandbox(tier, 1, [open_folder]) as box:
             users.append(box.user)
     assert users == [62300, 62300]
+
+
+def as_another(user: int, *command: str | Path) -> bool:
+    """Return whether a command succeeds for a user with this number and no other rights."""
+    answer = subprocess.run(
+        list(command), user=user, group=user, extra_groups=[], cwd="/", capture_output=True, timeout=30
+    )  # fmt: skip
+    return answer.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("closed", [None, "", "above", "above/python", "above/python/bin"])
+def test_names_what_keeps_other_users_from_python(closed, open_folder, monkeypatch):
+    """The advice is applied: afterwards another user can read it."""
+    program = open_folder / "above" / "python" / "bin" / "python3"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh")
+    program.chmod(0o755)
+    link = open_folder / "link"
+    link.symlink_to(program.parents[1])
+    if closed is not None:
+        (open_folder / closed).chmod(0o700)
+    place = (open_folder / "link") if closed else program
+    monkeypatch.setattr(own_user, "files_of_python", lambda: [place, program])
+    assert as_another(61999, "cat", program) == (closed is None)
+    for _ in range(3):
+        if not (said := own_user.why_no_python()):
+            break
+        assert str(open_folder / closed) in said
+        *_, advice, _ = said.split("`")
+        subprocess.run(advice.split(), check=True, timeout=30)
+    assert said == "" and as_another(61999, "cat", program)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_level_user_shows_its_files_to_no_other_submission(users_of_our_own, monkeypatch):
+    monkeypatch.setattr(own_user, "files_of_python", list)  # as if every user could read it
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        data, others = Path(name, "data"), Path(name, "others")
+        for folder in (data, others):
+            folder.mkdir()
+            (folder / "images").write_text("secret")
+        level = sandbox.Tier("user", own_user=True)
+        for _ in range(2):  # the next run of the same grading has the same data
+            with Sandbox(level, 1, [data]) as box, Sandbox(level, 1, [others]) as other:
+                files = (data / "images", box.folder / "launch" / "drop_privileges.py")
+                for user, sees in ((box.user, True), (other.user, False), (61999, False)):
+                    assert [as_another(user, "cat", file) for file in files] == [sees, sees]
+                assert as_another(box.user, "touch", box.folder / "records" / "file")
+                assert not as_another(box.user, "touch", box.folder / "file")
 
 
 # --- as a user who is not root ----------------------------------------------------------------------

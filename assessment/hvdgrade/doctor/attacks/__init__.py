@@ -15,8 +15,9 @@ from hvdgrade.doctor.attacks.host import SECRET_MODE, Host
 from hvdgrade.evidence.observation import Observation
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import SandboxedRun
+from hvdgrade.sandbox import landlock
 from hvdgrade.sandbox.mounts import hidden
-from hvdgrade.sandbox.sandbox import LEAST_ADDRESS_SPACE, Tier
+from hvdgrade.sandbox.sandbox import LEAST_ADDRESS_SPACE, WITH_HOST_FILES, Tier
 
 SCRIPTS = Path(__file__).parent
 GIB = 1 << 30
@@ -89,11 +90,23 @@ ATTACKS = {
         lambda host: [host.solution],
         lambda host, output, evidence: has_read(host.solution, output),
     ),
+    "private": Attack(
+        "read a file that only the grader's user may read",
+        "read.py",
+        lambda host: [host.private],
+        lambda host, output, evidence: has_read(host.private, output),
+    ),
     "write": Attack(
         "write outside its folder",
         "write.py",
-        lambda host: host.targets,
-        lambda host, output, evidence: any(path.exists() for path in host.targets),
+        lambda host: [host.open_file],
+        lambda host, output, evidence: host.open_file.exists(),
+    ),
+    "code": Attack(
+        "write to the grader's code or its private folder",
+        "write.py",
+        lambda host: host.closed_files,
+        lambda host, output, evidence: any(path.exists() for path in host.closed_files),
     ),
     "mode": Attack(
         "change the mode of a file of the grader",
@@ -197,22 +210,24 @@ def promised(tier: Tier) -> set[str]:
         tier: an isolation level that works here.
     """
     names = {"disk", "records", "daemon", "links", "memory"}
-    cgroup = tier.name.endswith("+cgroup")
+    cgroup, landlocked = tier.name.endswith("+cgroup"), tier.name == "landlock"
+    own_user = tier.own_user and tier.uid_dropped
     if cgroup or tier.uid_dropped:
         names.add("processes")
     if cgroup:
         names.add("memory_shared")
     if tier.name != "rlimits":
-        names |= {"read", "write", "kernel", "trace"}
+        names |= {"private", "code", "kernel", "trace"}
+    if tier.name not in WITH_HOST_FILES:
+        names |= {"read", "write"}
     if tier.name.startswith("bubblewrap"):
         names |= {"solution", "mode", "connect", "service", "shm", "nameless", "signal"}
-    if tier.name == "landlock":
-        from hvdgrade.sandbox import landlock
-
-        names |= {"solution"} if not hidden() else set()
-        own_user = tier.own_user and tier.uid_dropped
-        names |= {"mode"} if own_user else set()  # Landlock does not restrict chmod
-        names |= {"signal"} if own_user or landlock.version() >= 6 else set()
+    if landlocked and not hidden():
+        names.add("solution")
+    if own_user:
+        names |= {"mode", "signal"}  # Landlock does not restrict chmod
+    if landlocked and landlock.version() >= 6:
+        names.add("signal")
     return names
 
 

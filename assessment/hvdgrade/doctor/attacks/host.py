@@ -31,15 +31,21 @@ class Host:
         self.temporary = tempfile.TemporaryDirectory(prefix="hvdgrade-")
         self.folder = Path(self.temporary.name)
         self.folder.chmod(0o755)
-        for name in ("data", "open"):
+        for name, mode in (("data", 0o755), ("open", 0o777), ("private", 0o700)):
             (self.folder / name).mkdir()
-        (self.folder / "open").chmod(0o777)
+            (self.folder / name).chmod(mode)
         self.secret = self.folder / "secret.txt"
         self.secret.write_text(self.token, encoding="utf-8")
         self.secret.chmod(SECRET_MODE)
         solution = GRADER.parent / "solutions" / "torch" / "assessment.py"
         self.solution = solution if solution.exists() else GRADER / "judge" / "verdict.py"
-        self.targets = [self.folder / "open" / "file", Path(hvdlab.__file__).with_name(self.token)]
+        self.private = self.folder / "private" / "file"
+        self.private.write_text(f"private {self.token}", encoding="utf-8")
+        self.open_file = self.folder / "open" / "file"
+        self.closed_files = [
+            self.private.with_name("new"),
+            Path(hvdlab.__file__).with_name(self.token),
+        ]
         self.listener = socket.create_server(("", 0))
         self.service = socket.socket(socket.AF_UNIX)
         self.service.bind(str(self.folder / "open" / "socket"))
@@ -100,8 +106,9 @@ class Host:
 
     def clean(self) -> None:
         """Undo a successful attack: remove its files and processes, and restart the process that it ended."""
-        for path in [*self.targets, *Path("/dev/shm").glob(f"{self.token}*")]:
-            path.unlink(missing_ok=True)
+        for path in [self.open_file, *self.closed_files, *Path("/dev/shm").glob(f"{self.token}*")]:
+            if path.exists():  # on a read-only file system even a missing file cannot be removed
+                path.unlink()
         self.secret.chmod(SECRET_MODE)
         for process in self.survivors():
             with contextlib.suppress(psutil.NoSuchProcess):
