@@ -12,5 +12,5 @@ arrived = []
 signal.signal(signal.SIGUSR1, lambda number, frame: arrived.append(number))
 place, seconds, *command = sys.argv[1:]
 answer = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=float(seconds))
-Path(place).write_text(" ".join(map(str, arrived)))
+Path(place).write_text(" ".join(map(str, arrived)), encoding="utf-8")
 sys.exit(answer.returncode)
