@@ -25,12 +25,13 @@ JUDGING = (
     *(f"assessment/hvdgrade/sandbox/{name}.py" for name in ("mounts", "gpu_access")),
     *(f"assessment/hvdgrade/submission/{name}.py" for name in ("script", "inspect_source")),
     *("assessment/hvdgrade/submission/find_script.py", "assessment/hvdgrade/record_limits.py"),
-    *(f"labs/hvdlab/{name}.py" for name in ("probe_mode", "record", "assessment_networks")),
-    *(f"labs/hvdlab/data/{name}.py" for name in ("batches", "files")),
+    *(f"labs/hvdlab/{name}.py" for name in ("probe_mode", "record", "recordable")),
+    *("labs/hvdlab/assessment_networks.py", "labs/hvdlab/torch/recorded_module.py"),
+    *(f"labs/hvdlab/data/{name}.py" for name in ("batches", "epoch_record", "files")),
     *(
         f"labs/hvdlab/{framework}/{name}.py"
         for framework in ("keras", "torch")
-        for name in ("models", "wide_resnet", "throughput", "device")
+        for name in ("models", "recorder", "wide_resnet", "throughput", "device")
     ),
 )
 # Files of these folders that only clean up or are displayed.
