@@ -77,7 +77,7 @@ def separation(results: dict[str, list[dict]]) -> Table:
     """Return the outcome of each submission in each check; several signs if rounds differ."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     table.add_column("submission")
-    for check in [*CHECKS, "stop cause", "verdict", "rounds", "as expected"]:
+    for check in [*CHECKS, "stop cause", "verdict", "points", "rounds", "as expected"]:
         table.add_column(check)
     for name, rounds in results.items():
         documents = [one["document"] for one in rounds]
@@ -89,8 +89,10 @@ def separation(results: dict[str, list[dict]]) -> Table:
         stops = {document["resources"].get("stop_cause", "") for document in documents}
         verdicts = Counter(document["verdict"] or document["status"] for document in documents)
         said = ", ".join(sorted(verdicts))
+        points = sorted({f"{one['score']} of {one['max_score']}" for one in documents})
         good = sum(not one["deviations"] for one in rounds)
-        table.add_row(name, *signs, " ".join(sorted(stops)), said, str(len(rounds)), str(good))
+        end = (" ".join(sorted(stops)), said, " / ".join(points), str(len(rounds)), str(good))
+        table.add_row(name, *signs, *end)
     return table
 
 
@@ -115,7 +117,7 @@ def measured(document: dict, rules: Profile) -> Iterator[tuple[str, float, float
         yield "flow: share of others' classes", rules.min_flow, others
     if "equivalence" in seen and seen["equivalence"]["distance"] < UNMOVED:
         distance = seen["equivalence"]["distance"]
-        yield "equivalence: distance", rules.equivalence_tolerance, distance
+        yield "equivalence: distance", seen["equivalence"]["tolerance"], distance
         yield (
             "equivalence: difference within an epoch",
             rules.replica_tolerance,

@@ -142,8 +142,10 @@ def equivalence(case: Case) -> Finding:
     if stopped := did_not_finish(case):
         return Finding("fail", *stopped)
     less, growth = shortage(case.evidence, rules), exchange_growth(found.probe, rules)
+    limit = tolerance(found, rules)
     numbers = {
         "distance": found.distance,
+        "tolerance": limit,
         "difference_of_ranks": found.replicas,
         "updates_per_step": found.updates,
         "rounds_per_step": {
@@ -171,7 +173,6 @@ def equivalence(case: Case) -> Finding:
         f"the weights of {ranks} ranks with a batch each, and with all {ranks} batches each, differ by "
         f"{found.distance:.1%} of the distance that they move"
     )
-    limit = tolerance(found, rules)
     if found.distance > limit:
         rationale += f", more than {limit:.0%}"
         return Finding("fail", rationale, likely(case, *causes.EQUIVALENCE), numbers)
