@@ -75,7 +75,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     _write_labs(source / "labs.md", learner_versions)
     solutions = _contents(solved)
     (source / "notebooks/solutions/index.md").write_text(
-        f"# Labs with solutions\n\n{solutions}", encoding="utf-8"
+        f"---\nnosearch: true\n---\n# Labs with solutions\n\n{solutions}", encoding="utf-8"
     )
     guides = _contents(sorted(path.stem for path in (source / GUIDES).glob("[0-9]*.md")))
     (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}", encoding="utf-8")

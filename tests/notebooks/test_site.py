@@ -196,7 +196,7 @@ def test_pages_draw_everything_offline_and_fit_a_phone(site, browser):
 
 def test_the_search_finds_a_lab_without_a_server(site, browser):
     page = browser.new_context(offline=True).new_page()
-    page.goto((site / "search.html").as_uri() + "?q=warmup")
+    page.goto((site / "search.html").as_uri() + "?q=Remedies+for+large+batches")
     found = page.locator("ul.search li a", has_text="Remedies for large batches").first
     found.wait_for(timeout=30_000)
     page.locator("#search-results p.search-summary", has_text="Search finished").wait_for()
