@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 
@@ -188,7 +189,7 @@ def graded_run(
     variables = {VARIABLE: rules.network}
     with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
         # One second more, so that an epoch just after the budget is observed and reported as late. A run that
-        # has recorded too little to be judged goes on: it is too slow, and the other checks need epochs.
+        # has recorded too little to be judged continues: it is too slow, and the other checks need epochs.
         limits = {"limit": budget + 1, "least": rules.consecutive_epochs}
         limits["extended"] = max(budget + 1, rules.evidence_budgets * budget)
         seen = observe(run, copies, stall=rules.stall_seconds, tell=tell, **limits)
@@ -236,17 +237,16 @@ def one_round(
         done, probed = verdict.before_probing(evidence, rules, budget), None
         if verdict.worth_probing(done, evidence):
             each = batch_size(epochs, min(LARGEST_BATCH, ceil(examples / ranks)))
-            steps = 0 if epochs[0].steps_can_be_seen else SHORT_EPOCH
-            views = hidden_data.for_probe(data, hidden, ranks, each, folder / "probe", steps)
-            measured = {"graded_seconds": seen.seconds, "steps": steps}
-            probed = probe(source, ranks, views, each, copies, rules, tier, tell, **measured)
+            measured = {"steps": 0 if epochs[0].steps_can_be_seen else SHORT_EPOCH}
+            measured["graded_seconds"] = seen.seconds
+            views = partial(hidden_data.for_probe, data, hidden, ranks, each)
+            given = (ranks, views, folder, each, copies, rules, tier, tell)
+            probed = probe(source, *given, **measured)
         tell("recomputing accuracies ...", stage="evaluating")
         whole = data.folder.resolve()
         evidence = evaluator.recompute(evidence, probed, rules, whole, seed)
         for options in parallel_checks.other_probes(evidence, rules) if evidence.probe else ():
-            again = probe(
-                source, ranks, views, each, copies, rules, tier, tell, **options, **measured
-            )
+            again = probe(source, *given, **{**measured, **options})
             found = evaluator.compare_probe(again, rules, whole, seed)
             tried = replace(evidence, probe=found)
             if found.compared and not parallel_checks.other_probes(tried, rules):

@@ -114,8 +114,8 @@ def conclude(names: Collection[str], settings: Settings, regrade: bool) -> int:
         )
     if busy := sum(document.get("grade_again") is True for document in documents):
         console.print(
-            f"{busy} of those that are not gradable were late while other programs used the machine: "
-            "the same command grades these again."
+            f"{busy} without a verdict: late while other programs used the machine. "
+            "The same command grades these again."
         )
     failed = filter(None, (document["batch"].get("failed_again") for document in documents))
     if left := sum(regrade or failure["call"] == settings.call for failure in failed):

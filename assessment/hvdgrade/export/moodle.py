@@ -135,9 +135,9 @@ def maximum(head: list[str], rows: list[list[str]], at: int) -> float:
         CannotExport: the column is not that of the grade, or there is no maximum grade, because the
             assignment uses a scale.
     """
-    beside = "".join(head[at + 1 : at + 2])
+    next_to = "".join(head[at + 1 : at + 2])
     is_left_of_grade = any(re.fullmatch(r"[0-9.,]+", "".join(row[at + 2 : at + 3])) for row in rows)
-    if (MAXIMUM in head and beside != MAXIMUM) or is_left_of_grade:
+    if (MAXIMUM in head and next_to != MAXIMUM) or is_left_of_grade:
         raise CannotExport(
             f"the column '{head[at]}' does not contain the grades: name the column to the left of the "
             "maximum grade with --column."
@@ -145,11 +145,11 @@ def maximum(head: list[str], rows: list[list[str]], at: int) -> float:
     cells = {"".join(row[at + 1 : at + 2]).strip() for row in rows}
     if len(cells) > 1:
         raise CannotExport(
-            f"the column '{head[at]}' does not contain the grades, because the next column, '{beside}', "
+            f"the column '{head[at]}' does not contain the grades, because the next column, '{next_to}', "
             "does not contain the same maximum for all students: name the column of the grade with --column."
         )
     points = read_number(
-        "".join(cells), f"the worksheet's '{beside or MAXIMUM}', next to the grade,"
+        "".join(cells), f"the worksheet's '{next_to or MAXIMUM}', next to the grade,"
     )
     if not points:
         raise CannotExport(

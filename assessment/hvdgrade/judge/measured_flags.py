@@ -22,6 +22,7 @@ def measured_flags(evidence: Evidence, rules: Profile) -> list[dict]:
         "work": unequal_work(evidence.observation.computed, evidence.ranks),
         "speed": fast_epochs(evidence),
         "test images": learned_test_images(evidence, rules),
+        "steps": unseen_steps(evidence),
     }
     return [{"kind": kind, "line": None, "text": text} for kind, text in found.items() if text]
 
@@ -83,4 +84,15 @@ def learned_test_images(evidence: Evidence, rules: Profile) -> str:
     return (
         f"In the probe the network gave a class that only test images have {known:.1f} times the "
         "probability of a uniform guess: check whether the script trains on test images."
+    )
+
+
+def unseen_steps(evidence: Evidence) -> str:
+    """Return a text if the weights of the ranks could be compared only at the end of epochs."""
+    if not evidence.probe or not evidence.probe.probe.steps:
+        return ""
+    return (
+        "The grader saw the weights only at the end of epochs, because the script writes the record itself, "
+        "reads an epoch before it trains, or does not learn in the first steps: check whether it averages "
+        "the gradients of all layers in each step."
     )

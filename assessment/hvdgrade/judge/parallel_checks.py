@@ -30,6 +30,7 @@ from hvdgrade.judge.traffic import (
     shortage,
 )
 from hvdgrade.profiles import Profile
+from hvdlab.probe_mode import SHORT_EPOCH
 
 NOT_PROBED = Finding(
     "skipped",
@@ -114,13 +115,12 @@ def flow(case: Case) -> Finding:
         "ranks": [asdict(rank) for rank in found.flow],
         "views_enforced": found.probe.views_enforced,
     }
-    # Training makes the class that no rank was shown unlikely. Before that, only the change tells.
-    much = max(rank.test_class for rank in found.flow) <= rules.max_unseen
-    if not much and min(rank.learned for rank in found.flow) < rules.min_learned:
+    if nothing_learned(found, rules):
         rationale = (
             "in a short run nothing was learned: the probabilities of the classes did not change"
         )
         return Finding("fail", rationale, likely(case, *causes.NOTHING_LEARNED), numbers)
+    much = learned_much(found, rules)
     each = [rank.others if much else rank.others_change for rank in found.flow]
     least = min(range(ranks), key=each.__getitem__)
     others = each[least]
@@ -132,6 +132,17 @@ def flow(case: Case) -> Finding:
         f"teach it, less than {rules.min_flow:.0%}"
     )
     return Finding("fail", rationale, likely(case, *causes.FLOW), numbers)
+
+
+def learned_much(found: ProbeEvidence, rules: Profile) -> bool:
+    """Return whether the class that no rank was shown has become unlikely, as training makes it."""
+    return max(rank.test_class for rank in found.flow) <= rules.max_unseen
+
+
+def nothing_learned(found: ProbeEvidence, rules: Profile) -> bool:
+    """Return whether not even the change of the probabilities of classes shows that a rank learned."""
+    little = bool(found.flow) and not learned_much(found, rules)
+    return little and min(rank.learned for rank in found.flow) < rules.min_learned
 
 
 @check("equivalence", title="N ranks train like a single process", depends_on=OF_PROBE)
@@ -199,6 +210,9 @@ def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
     if found.compared and found.replicas > rules.replica_tolerance and found.updates is None:
         # Another thread reads ahead of the training. On a busy machine a snapshot may come too early.
         options.append({"bits": found.probe.bits})
+    if not found.probe.steps and (nothing_learned(found, rules) or found.distance >= UNMOVED):
+        # A script may read a whole epoch before it trains, or learn nothing in the first steps of a warmup.
+        options.append({"steps": SHORT_EPOCH})
     # A script may send float32 gradients as float16, and float64 gradients as they are.
     less = found.compared and shortage(evidence, rules) is not None
     doubtful = found.probe.bits == 64 and (less or may_suit_float32_only(found, rules))

@@ -31,7 +31,8 @@ UNTIL_OF_SHORT_EPOCHS = {"apart": 6 * SHORT_EPOCH, "together": 3 * SHORT_EPOCH}
 def probe(
     source: bytes,
     ranks: int,
-    views: tuple[list[Path], Path],
+    views: Callable[[Path, int], tuple[list[Path], Path]],
+    folder: Path,
     batch: int,
     evidence: Path,
     rules: Profile,
@@ -42,12 +43,13 @@ def probe(
     in_turns_of: Probe | None = None,
     graded_seconds: float = 0.0,
 ) -> Probe:
-    """Run `source` on the folders that `hidden_data.for_probe` made.
+    """Run `source` on the data of the probe, see `hidden_data.for_probe`.
 
     Args:
         source: the submission.
         ranks: number of processes.
-        views: the folders.
+        views: writes the data of the probe into a folder, for so many steps of an epoch.
+        folder: where to write them; what an earlier probe left there is used again.
         batch: batch size per rank in the graded run.
         evidence: folder to which the weights are copied.
         rules: the thresholds.
@@ -63,7 +65,7 @@ def probe(
     if bits is None:
         in_a_step = ranks * batch_size(batch, batch, ranks)
         bits = 64 if in_a_step <= MOST_IN_FLOAT64 else 32
-    per_rank, together = views
+    per_rank, together = views(folder / f"probe-{steps}", steps)
     result, in_turns = Probe(batch, steps, bits), in_turns_of is not None
     for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
         if in_turns and name == "apart":  # a batch has no copies in this run

@@ -182,7 +182,7 @@ def test_what_came_too_late_on_a_busy_machine_is_graded_again(school, pretend, c
     printed = capsys.readouterr()
     assert "ada: not gradable: the machine was busy." in printed.err
     assert "1 pass, 0 fail, 1 not gradable, 0 grader faults" in printed.out
-    assert "\n1 of those that are not gradable were late while other programs used" in printed.out
+    assert "\n1 without a verdict: late while other programs used" in printed.out
     assert (
         "1 could not be judged, because the machine was busy"
         in (school.out / "index.html").read_text()

@@ -45,3 +45,11 @@ def test_flags_a_network_that_knows_the_class_of_the_test_images():
         flow = [LEARNED[0], LearnedClasses(learned, 1.0, test_class=known)]
         found = measured_flags(replace(given, probe=replace(given.probe, flow=flow)), RULES)
         assert [flag["kind"] for flag in found] == kinds
+
+
+def test_flags_a_script_whose_weights_are_seen_at_the_end_of_epochs_only():
+    given = evidence()
+    for steps, kinds in ((0, []), (4, ["steps"])):
+        found = replace(given.probe, probe=replace(given.probe.probe, steps=steps))
+        flags = measured_flags(replace(given, probe=found), RULES)
+        assert [flag["kind"] for flag in flags] == kinds

@@ -372,3 +372,22 @@ def test_names_the_most_likely_cause_of_different_weights_first(rounds, only, fi
 def test_names_the_call_of_the_library_that_the_script_uses(imports, words):
     given = evidence(seen(rounds=0), epochs(difference=0.5), imports=imports)
     assert words in run_check("replicas", given).help
+
+
+@pytest.mark.parametrize(
+    "found, options",
+    [
+        ({}, []),
+        ({"distance": UNMOVED, "first_distance": UNMOVED}, [{"steps": 4}]),
+        ({"flow": [LearnedClasses(1e-5, 1.0)] * 2}, [{"steps": 4}]),  # a very long warmup
+        ({"flow": [LearnedClasses(1e-5, 1.0, test_class=0.2)] * 2}, []),
+        ({"replicas": 0.1, "updates": None}, [{"bits": 64}]),  # another thread read ahead
+        ({"replicas": 0.1, "updates": 1.0}, []),
+    ],
+)
+def test_repeats_a_probe_that_shows_nothing_in_another_form(found, options):
+    given = evidence(probe=probed(**{"updates": 1.0, **found}))
+    assert parallel_checks.other_probes(given, RULES) == options
+    # With short epochs there is no other form.
+    short = evidence(probe=probed(observation.Probe(steps=4), **{"updates": 1.0, **found}))
+    assert {"steps": 4} not in parallel_checks.other_probes(short, RULES)
