@@ -279,8 +279,8 @@ def test_the_budget_is_of_what_the_ranks_run(
         asked.append(framework)
         return found[framework]
 
-    def run(jail, evidence, limit, *rest):
-        judged["limit"] = limit
+    def run(jail, evidence, **limits):
+        judged["limit"] = limits["limit"]
         return Observation(2, torch_seen=ran_torch, free_bytes=1 << 40)
 
     def remember(evidence, rules, budget, done):

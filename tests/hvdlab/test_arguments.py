@@ -89,7 +89,8 @@ def test_a_script_with_an_unwritable_checkpoint_folder_ends_before_it_trains(scr
     command = [sys.executable, script, "--checkpoint", "/dev/null/kept"]
     done = subprocess.run(command, cwd=LABS, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.endswith("expected a folder, got /dev/null/kept (Not a directory)\n")
+    sentence = "expected a folder, got /dev/null/kept: /dev/null is no folder, or is read-only\n"
+    assert done.stderr.endswith(sentence)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ The processor time of the calling thread does not contain these waits, because w
 sleeps while it waits for another one. It contains the work that only the calling thread does, and its part of
 the work that all threads do. It does not contain the time in which threads are woken.
 
-    python tests/measurements/optimizer_processor_time.py [--repeats 10] [--threads 1 2 4]
+    python -m tests.measurements.optimizer_processor_time [--repeats 10] [--threads 1 2 4]
 """
 
 import argparse

@@ -690,11 +690,11 @@ import os, time
 from pathlib import Path
 folder = Path(os.environ["HVDLAB_RUN_DIR"], f"rank-{os.environ['OMPI_COMM_WORLD_RANK']}")
 folder.mkdir()
-for epoch in range({epochs}):
+for epoch in range(EPOCHS):
     end = time.monotonic() + 2
     while time.monotonic() < end:
         pass
-    (folder / f"epoch-{{epoch:03d}}.npz").write_bytes(b"x")
+    (folder / f"epoch-{epoch:03d}.npz").write_bytes(b"x")
 while True:
     pass
 """
@@ -709,7 +709,7 @@ def test_a_run_that_recorded_too_little_goes_on_after_its_limit(
     """Two epochs arrive after the limit, or none before the extended one. The script never ends."""
     tmp_path.chmod(0o755)
     (tmp_path / "evidence").mkdir()
-    script = SLOW_EPOCHS.format(epochs=epochs)
+    script = SLOW_EPOCHS.replace("EPOCHS", str(epochs))
     with SandboxedRun(script.encode(), 2, tmp_path, tier=outer_tier) as running:
         limits = {"limit": 1, "least": 2, "extended": extended}
         seen = observe(running, tmp_path / "evidence", stall=60, **limits)

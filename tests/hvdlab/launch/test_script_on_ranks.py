@@ -158,7 +158,7 @@ def test_run_ends_ranks_whose_launcher_was_killed(tmp_path):
 
 
 def test_a_script_that_is_missing_is_one_sentence(tmp_path):
-    with pytest.raises(LaunchError, match=r"nothing\.py is not a file: name the script"):
+    with pytest.raises(LaunchError, match=r"nothing\.py is not a file: name the Python script"):
         script_on_ranks.run(tmp_path / "nothing.py")
 
 
