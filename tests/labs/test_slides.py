@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,7 +205,8 @@ def test_every_slide_fits_on_the_screen(deck, built, browser):
     assert messages == []
 
 
-def print_slides_module():
+@pytest.fixture(scope="module")
+def printing():
     """Return the module that prints decks for the site, notebooks/site/print_slides.py."""
     path = LABS.parent / "notebooks/site/print_slides.py"
     spec = importlib.util.spec_from_file_location("print_slides", path)
@@ -213,10 +215,16 @@ def print_slides_module():
     return module
 
 
+def print_in_thread(printing, folder):
+    """Print the decks of a folder; a thread has one Playwright, and this one has that of `browser`."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(printing.print_slides, folder).result()
+
+
 @pytest.fixture(scope="module")
-def printed(built):
+def printed(built, printing):
     """Return the folder of the decks as PDF."""
-    print_slides_module().print_slides(built)
+    print_in_thread(printing, built)
     return built
 
 
@@ -243,13 +251,11 @@ def letters(text: str) -> str:
 
 @pytest.mark.browser
 @pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
-def test_a_pdf_with_too_few_pages_is_an_error(tmp_path):
-    module = print_slides_module()
+def test_a_pdf_with_too_few_pages_is_an_error(tmp_path, printing):
     script = (
         "window.Reveal = {getTotalSlides: () => 3}; document.dispatchEvent(new Event('pdf-ready'))"
     )
     (tmp_path / "01_deck.html").write_text(f"<p>one page</p><script>{script}</script>")
-    with pytest.raises(
-        module.MissingPages, match="01_deck.pdf has 1 pages, but the deck has 3 slides"
-    ):
-        module.print_slides(tmp_path)
+    message = "01_deck.pdf has 1 pages, but the deck has 3 slides"
+    with pytest.raises(printing.MissingPages, match=message):
+        print_in_thread(printing, tmp_path)
