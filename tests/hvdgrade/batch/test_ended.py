@@ -232,8 +232,7 @@ def test_a_full_disk_is_one_sentence(school):
     answer = school.grade(
         before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     )
-    assert answer.returncode == 3 and answer.stderr.count("\n") == 2
-    assert answer.stderr.startswith("students: 1; DIR comes from")
-    assert f"{school.out / 'students.json'}: File too large; " in answer.stderr
+    assert answer.returncode == 3 and answer.stderr.count("\n") == 1
+    assert "No usable temporary directory" in answer.stderr
     assert "run the same command to continue" in answer.stderr
     assert school.grade().returncode == 0
