@@ -37,7 +37,7 @@ def seen(rounds: float | None = STEPS, **changes) -> observation.Observation:
     weights = [
         observation.Weights(
             *(rank, epoch, 10.0 * (epoch + 1) + 0.5 * rank, Path("x"), f"{rank}{epoch}"),
-            None if rounds is None else int((epoch + 1) * rounds * ROUND),
+            *([None, 0] if rounds is None else [int((epoch + 1) * rounds * ROUND)] * 2),
         )
         for rank in range(2)
         for epoch in range(2)
@@ -104,9 +104,10 @@ def run_check(id: str, given: Evidence) -> check.Check:
 
 
 def run_of_probe(*rounds: float) -> observation.Observation:
-    """Return a run in which two ranks have exchanged so many rounds of gradients by the end of each epoch."""
+    """Return a run in which two ranks exchange so many rounds of gradients in each epoch."""
+    sent = [int(sum(rounds[: epoch + 1]) * ROUND) for epoch in range(len(rounds))]
     weights = [
-        observation.Weights(rank, epoch, 1.0, Path("x"), "", int(sum(rounds[: epoch + 1]) * ROUND))
+        observation.Weights(rank, epoch, 1.0, Path("x"), "", sent[epoch], sent[epoch])
         for rank in range(2)
         for epoch in range(len(rounds))
     ]

@@ -114,11 +114,12 @@ def test_the_probe_forbids_tf32(monkeypatch, tmp_path, small_rules):
         given.append(variables)
         raise Started
 
+    def no_views(folder, steps):
+        return [tmp_path] * 2, tmp_path
+
     monkeypatch.setattr(probe, "SandboxedRun", jail)
     with pytest.raises(Started):
-        probe.probe(
-            b"", 2, ([tmp_path] * 2, tmp_path), 8, tmp_path, small_rules, "rlimits", bits=32
-        )
+        probe.probe(b"", 2, no_views, tmp_path, 8, tmp_path, small_rules, "rlimits", bits=32)
     assert given[0]["NVIDIA_TF32_OVERRIDE"] == "0" and given[0]["HVDLAB_NETWORK"] == SMALL
 
 

@@ -228,9 +228,12 @@ def test_ranks_that_share_cores_or_a_slow_machine_have_more_time_in_the_probe(
     monkeypatch.setattr(probe_module, "observe", stopped)
     jail = SimpleNamespace(views_enforced=True)
     monkeypatch.setattr(probe_module, "SandboxedRun", lambda *args, **options: nullcontext(jail))
-    views = [tmp_path] * ranks, tmp_path
-    options = {"graded_seconds": graded}
-    assert probe_module.probe(b"", ranks, views, 8, tmp_path, RULES, "rlimits", **options).failed
+
+    def views(folder, steps):
+        return [tmp_path] * ranks, tmp_path
+
+    given = (b"", ranks, views, tmp_path, 8, tmp_path, RULES, "rlimits")
+    assert probe_module.probe(*given, graded_seconds=graded).failed
     assert limits == [limit]
 
 

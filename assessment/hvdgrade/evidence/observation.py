@@ -30,7 +30,11 @@ class OtherWork:
 
 @dataclass
 class Weights:
-    """One rank's weights after one epoch: where the copy lies and when the original appeared."""
+    """One rank's weights after one epoch: where the copy lies and when the original appeared.
+
+    On a busy machine the grader finds them late, so it also keeps how many bytes the ranks had sent when it
+    looked and did not find them yet.
+    """
 
     rank: int
     epoch: int
@@ -38,6 +42,7 @@ class Weights:
     path: Path
     sha256: str
     bytes_on_wire: int | None = None  # between the ranks, since launch; None where not known
+    bytes_before: int = 0  # ... when the weights were not there yet
 
 
 @dataclass

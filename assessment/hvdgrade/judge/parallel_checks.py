@@ -21,10 +21,10 @@ from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,
     ROUNDS_OF_FEW_STEPS,
     USUAL_BATCH,
+    bytes_of_a_round,
     credible_steps,
     exchange_growth,
     exchanges,
-    gradient_bytes,
     probed_exchange,
     sends_16_bits,
     shortage,
@@ -86,7 +86,7 @@ def exchange(case: Case) -> Finding:
     floor = min(rules.min_exchanges, few) if min(epochs[least].read) else rules.min_exchanges
     needed = max(floor, FEWEST_ROUNDS * steps[least])
     numbers = {"rounds": [round(r, 2) for r in rounds], "steps": steps, "needed": needed}
-    mega = rounds[least] * 2 * (seen.ranks - 1) * gradient_bytes(rules.network) / 1e6
+    mega = rounds[least] * bytes_of_a_round(seen.ranks, rules) / 1e6
     rationale = (
         f"{mega:,.0f} MB between the ranks in epoch {epochs[least].epoch}: "
         f"{rounds[least]:.1f} rounds of all gradients in {steps[least]} steps"
@@ -207,8 +207,11 @@ def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
     found = evidence.probe
     apart = found.compared and tolerance(found, rules) < found.distance < UNMOVED
     options = [{"in_turns_of": found.probe, "bits": found.probe.bits}] if apart else []
-    if found.compared and found.replicas > rules.replica_tolerance and found.updates is None:
-        # Another thread reads ahead of the training. On a busy machine a snapshot may come too early.
+    early = found.replicas > rules.replica_tolerance and found.updates is None
+    grows = (exchange_growth(found.probe, rules) or 0) > rules.max_exchange_growth
+    if found.compared and (early or grows):
+        # On a busy machine the grader may count the bytes of a run late, and a thread that reads ahead of the
+        # training may record the weights early.
         options.append({"bits": found.probe.bits})
     if not found.probe.steps and (nothing_learned(found, rules) or found.distance >= UNMOVED):
         # A script may read a whole epoch before it trains, or learn nothing in the first steps of a warmup.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import floor, inf, prod
 
 from hvdgrade.evidence.evidence import LARGEST_BATCH, EpochEvidence, Evidence, ProbeEvidence
-from hvdgrade.evidence.observation import Observation, Probe
+from hvdgrade.evidence.observation import Observation, Probe, Weights
 from hvdgrade.profiles import Profile
 from hvdlab.assessment_networks import network_weights
 from hvdlab.probe_mode import FIRST, SECOND
@@ -27,16 +27,29 @@ def exchanges(seen: Observation, epochs: list[int], rules: Profile) -> list[floa
 
     An all-reduce of S bytes among N ranks sends at least 2 (N - 1) S bytes in total, with any algorithm
     (P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+
+    An epoch begins when the grader last looked and did not find the weights of the epoch before. What is sent
+    until it finds them counts for both epochs: on a busy machine it may find them seconds late.
     """
-    once = 2 * (seen.ranks - 1) * gradient_bytes(rules.network)
-    found, before = [], 0
+    found, begin = [], 0
     for epoch in epochs:
-        bytes_then = [seen.of(rank)[epoch].bytes_on_wire for rank in range(seen.ranks)]
-        if None in bytes_then:
+        records = [seen.of(rank)[epoch] for rank in range(seen.ranks)]
+        if (end := sent_until(records)) is None:
             return [None] * len(epochs)
-        found.append((max(bytes_then) - before) / once)
-        before = max(bytes_then)
+        found.append((end - begin) / bytes_of_a_round(seen.ranks, rules))
+        begin = max(record.bytes_before for record in records)
     return found
+
+
+def sent_until(records: list[Weights]) -> int | None:
+    """Return the bytes that all ranks had sent when the grader found the last of these weights."""
+    sent = [record.bytes_on_wire for record in records]
+    return None if None in sent else max(sent)
+
+
+def bytes_of_a_round(ranks: int, rules: Profile) -> int:
+    """Return the bytes that `ranks` ranks send in total in an all-reduce of all gradients in float32."""
+    return 2 * (ranks - 1) * gradient_bytes(rules.network)
 
 
 def credible_steps(epoch: EpochEvidence, largest: int) -> float:
@@ -56,8 +69,12 @@ def probed_exchange(probe: Probe, name: str, rules: Profile) -> float | None:
         common = [step for step in common if step in (FIRST, SECOND)]
     if len(common) < 2:
         return None
-    rounds = sum(each or 0 for each in exchanges(seen, common, rules)[1:])
-    return rounds / ((common[-1] - common[0]) * (probe.steps or 1)) if rounds else None
+    first, last = common[0], common[-1]
+    begin, end = (sent_until([seen.of(r)[at] for r in range(seen.ranks)]) for at in (first, last))
+    if None in (begin, end) or begin == end:
+        return None
+    steps = (last - first) * (probe.steps or 1)
+    return (end - begin) / bytes_of_a_round(seen.ranks, rules) / steps
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def collect(jail: SandboxedRun, evidence: Path, seen: Observation) -> bool:
     """
     known = {(w.rank, w.epoch) for w in seen.weights}
     limits, found = jail.record_limits, False
+    before, seen.bytes_on_wire = seen.bytes_on_wire or 0, jail.network_bytes()
     for rank in range(jail.ranks):
         folder = jail.records / f"rank-{rank}"
         try:
@@ -51,7 +52,9 @@ def collect(jail: SandboxedRun, evidence: Path, seen: Observation) -> bool:
                 seen.copied_bytes += copy.stat().st_size
                 digest = hashlib.sha256(copy.read_bytes()).hexdigest()
                 wire = jail.network_bytes()
-                seen.weights.append(Weights(rank, int(match[1]), seconds, copy, digest, wire))
+                seen.weights.append(
+                    Weights(rank, int(match[1]), seconds, copy, digest, wire, before)
+                )
                 found = True
             copy_file(
                 directory, "record.jsonl", evidence / f"rank-{rank}-record.jsonl", MAX_RECORD_BYTES

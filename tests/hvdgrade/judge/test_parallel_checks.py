@@ -15,6 +15,7 @@ from hvdgrade.judge import parallel_checks, traffic
 from hvdgrade.submission.script_facts import Place, ScriptFacts
 from hvdlab.record import WEIGHTS, is_statistic
 from tests.helpers.judged_evidence import (
+    ROUND,
     RULES,
     STEPS,
     epochs,
@@ -186,6 +187,18 @@ def test_the_size_of_a_round_follows_from_the_network():
     )  # the same bytes are more rounds of fewer weights
     rounds = 7.5 * 392_106 / 77_850
     assert traffic.exchanges(run, [0, 1], wide) == pytest.approx([rounds, rounds])
+
+
+def test_a_record_that_is_found_late_hides_no_exchange():
+    """Two epochs of 24 rounds each end between two looks of the grader, after 25 and after 73 rounds."""
+    counted = {0: (24, 25), 1: (25, 73), 2: (25, 73)}
+    weights = [
+        observation.Weights(rank, epoch, 1.0, Path("x"), "", latest * ROUND, earliest * ROUND)
+        for rank in range(2)
+        for epoch, (earliest, latest) in counted.items()
+    ]
+    run = observation.Observation(2, weights=weights)
+    assert traffic.exchanges(run, [0, 1, 2], RULES) == [25, 49, 48]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
@@ -383,11 +396,13 @@ def test_names_the_call_of_the_library_that_the_script_uses(imports, words):
         ({"flow": [LearnedClasses(1e-5, 1.0, test_class=0.2)] * 2}, []),
         ({"replicas": 0.1, "updates": None}, [{"bits": 64}]),  # another thread read ahead
         ({"replicas": 0.1, "updates": 1.0}, []),
+        ({"probe": probe_of(1.0, 1.3)}, [{"bits": 64}]),  # the bytes may have been counted late
     ],
 )
 def test_repeats_a_probe_that_shows_nothing_in_another_form(found, options):
-    given = evidence(probe=probed(**{"updates": 1.0, **found}))
+    found = {"updates": 1.0, **found}
+    given = evidence(probe=probed(found.pop("probe", None), **found))
     assert parallel_checks.other_probes(given, RULES) == options
     # With short epochs there is no other form.
-    short = evidence(probe=probed(observation.Probe(steps=4), **{"updates": 1.0, **found}))
+    short = evidence(probe=probed(observation.Probe(steps=4), **found))
     assert {"steps": 4} not in parallel_checks.other_probes(short, RULES)
