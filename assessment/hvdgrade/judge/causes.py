@@ -179,7 +179,10 @@ EQUIVALENCE = (
     ),
     Cause(
         compression,
-        lambda case: case.evidence.script.compression or measured.sends_narrow_numbers(case),
+        lambda case: (
+            (case.evidence.script.compression or measured.sends_narrow_numbers(case))
+            and measured.may_be_rounding(case)
+        ),
     ),
     Cause(
         "the script averages weights now and then: average gradients in each step",
