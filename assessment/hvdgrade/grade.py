@@ -79,9 +79,7 @@ def grade(
     """Grade one submission and return the result document.
 
     Args:
-        path: the script, or a folder that holds assessment.py.
         ranks: number of processes.
-        rules: the thresholds, from `profiles.load`.
         tell: progress callback. It is called with one line of text and with facts as keyword arguments. The
             line ends in "..." at the start of a stage. Default: does nothing.
         required_tier: the weakest sandbox tier that is accepted. By default, the strongest tier that works

@@ -72,7 +72,6 @@ def load(name: str, path: Path = PROFILES) -> Profile:
     """Return a profile.
 
     Args:
-        name: its name, for example "cpu".
         path: the file with the profiles. Default: profiles.toml.
 
     Raises:
@@ -90,8 +89,5 @@ def rules_sha256(tables: dict) -> str:
     """Return the hash of all thresholds and of the version of the judging code.
 
     Verdicts with different hashes cannot be compared. A comment in profiles.toml does not change the hash.
-
-    Args:
-        tables: the content of profiles.toml.
     """
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()

@@ -31,7 +31,6 @@ class RecordLimits:
         """Return the limits for a network.
 
         Args:
-            network: name of a network in `hvdlab.assessment_networks`.
             epochs: largest number of epochs.
         """
         weights = weights_bytes(network)
@@ -48,11 +47,7 @@ class RecordLimits:
 
 
 def weights_bytes(network: str) -> int:
-    """Return the size in bytes of a network's weights and batch-norm statistics in float32.
-
-    Args:
-        network: name of a network in `hvdlab.assessment_networks`.
-    """
+    """Return the size in bytes of a network's weights and batch-norm statistics in float32."""
     return 4 * sum(map(prod, network_weights(network).values()))
 
 

@@ -26,11 +26,7 @@ SHOWN_EPOCHS, SHOWN_NUMBERS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdgrade run`.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments of `hvdgrade run`."""
     parser.add_argument("path", type=Path, help="the script, or a folder that holds assessment.py")
     parser.add_argument(
         "-np", type=positive, default=2, metavar="N", help="number of ranks (default 2)"
@@ -56,9 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Grade one submission, print the report, and write the files that the options name.
-
-    Args:
-        args: the parsed arguments.
 
     Returns:
         The exit code: PASS, FAIL, NOT_GRADABLE or GRADER_FAULT.
@@ -98,23 +91,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def exit_code(document: dict) -> int:
-    """Return the exit code for a result.
-
-    Args:
-        document: the result.
-    """
+    """Return the exit code for a result."""
     if document["status"] == "graded":
         return PASS if document["verdict"] == "pass" else FAIL
     return NOT_GRADABLE if document["status"] == "not_gradable" else GRADER_FAULT
 
 
 def source_of(path: Path, document: dict) -> bytes | None:
-    """Return the script that was graded, to show lines of it; None if it has been edited since.
-
-    Args:
-        path: the script, or its folder.
-        document: the result.
-    """
+    """Return the script that was graded, to show lines of it; None if it has been edited since."""
     from hvdgrade.submission.find_script import read_script
     from hvdgrade.submission.script import NotGradable
 
@@ -127,11 +111,7 @@ def source_of(path: Path, document: dict) -> bytes | None:
 
 
 def shortened(epoch: dict) -> dict:
-    """Return an epoch with at most SHOWN_NUMBERS of the numbers that the submission reported.
-
-    Args:
-        epoch: an epoch in the progress.
-    """
+    """Return an epoch with at most SHOWN_NUMBERS of the numbers that the submission reported."""
     reported = dict(list(epoch["reported"].items())[:SHOWN_NUMBERS])
     return {**epoch, "reported": reported}
 
@@ -174,12 +154,7 @@ class Progress:
                 self.file.close()
 
     def __call__(self, text: str, **facts: Any) -> None:
-        """Show and write an event. A failure to do so does not end the grading.
-
-        Args:
-            text: for readers; it ends with "..." when a new stage begins.
-            **facts: JSON values for programs. `stage` is kept for later events.
-        """
+        """Show and write an event. A failure to do so does not end the grading."""
         self.stage = facts.get("stage", self.stage)
         if self.file:
             if "epochs" in facts:  # a submission may record any number of epochs and values

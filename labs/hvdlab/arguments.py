@@ -66,9 +66,6 @@ def file_to_write(text: str) -> Path:
 
     The folder is checked now, so that a typing error does not cost hours of training.
 
-    Args:
-        text: from the command line.
-
     Raises:
         ArgumentTypeError: the folder of the file does not exist, or the path is itself a folder.
     """
@@ -83,9 +80,6 @@ def folder_to_write(text: str) -> str:
 
     The path is checked now, so that a typing error does not cost hours of training. The folder is not made,
     because another argument may be wrong.
-
-    Args:
-        text: from the command line.
 
     Raises:
         ArgumentTypeError: the folder cannot be made or written to.

@@ -36,9 +36,6 @@ def network_weights(network: str) -> dict[str, tuple[int, ...]]:
 def depth_and_width(network: str) -> tuple[int, int]:
     """Return depth and width of a wide residual network, such as (16, 10) for "wrn-16-10".
 
-    Args:
-        network: its name.
-
     Raises:
         ValueError: the name does not have this form.
     """

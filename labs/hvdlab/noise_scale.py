@@ -106,10 +106,6 @@ class NoiseScale:
     def update(self, small_norm2: float, big_norm2: float) -> float:
         """Add the squared norms of one step and return the new `noise_scale`.
 
-        Args:
-            small_norm2: as in `estimate`.
-            big_norm2: as in `estimate`.
-
         Raises:
             ValueError: a norm is negative, NaN or infinite. Leave out steps whose gradients overflowed.
         """

@@ -74,7 +74,6 @@ def batch_size(asked: int, images: int, copies: int | None = None) -> int:
     """Return the number of distinct images in a batch of the probe: `asked`, unless that is too many.
 
     Args:
-        asked: batch size that the script requested.
         images: number of distinct images in the data set.
         copies: number of ranks, whose copies of an image a batch can hold. Default: of this run.
     """

@@ -50,9 +50,6 @@ WEIGHTS = {
 def is_statistic(name: str) -> bool:
     """Return whether a weight is a batch-norm statistic, which may differ between ranks.
 
-    Args:
-        name: a key of WEIGHTS.
-
     Returns:
         True for a batch-norm statistic, False for a trained weight.
     """

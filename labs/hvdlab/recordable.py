@@ -27,9 +27,6 @@ def in_grading() -> bool:
 def require_batches(batches: object) -> None:
     """Check that an object can say what a rank read.
 
-    Args:
-        batches: what a Recorder was given.
-
     Raises:
         NotRecordable: it is not the `Batches` of this rank, or something with the same methods.
     """
@@ -46,8 +43,6 @@ def network_among(found: list[Mapping[str, tuple[int, ...]]], given: object, bui
     Args:
         found: names and shapes of the weights of each part that may be it. If none is, the message compares
             the first one with it.
-        given: the model.
-        builder: full name of the function that builds the network.
 
     Returns:
         The position in `found`, from 0.
@@ -83,10 +78,6 @@ def require_only_recorder(recorder: object, folder: Path) -> None:
     """Check that no other Recorder of this rank waits to record, because it would write the same files.
 
     A Recorder may follow another one that has recorded its epochs, as in two calls of `fit`.
-
-    Args:
-        recorder: the one that was just created.
-        folder: where it writes.
 
     Raises:
         NotRecordable: another one exists, and has recorded nothing yet. Only where the grader runs this.

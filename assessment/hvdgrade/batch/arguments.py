@@ -17,9 +17,6 @@ class Refused(HvdgradeError):
 def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
     """Return the rules and settings that the arguments name.
 
-    Args:
-        args: the parsed arguments.
-
     Raises:
         Refused: an argument is not acceptable.
         UnknownProfile: there is no such profile.

@@ -32,11 +32,7 @@ def work_folder() -> HeldFolder:
 
 
 def end_left_over(out: Path) -> None:
-    """End the processes that a killed batch left running (see OUT/running), and remove its files.
-
-    Args:
-        out: the folder of the batch.
-    """
+    """End the processes that a killed batch left running (see OUT/running), and remove its files."""
     folders = []
     for record in (out / "running").glob("*.json"):
         try:
@@ -59,9 +55,6 @@ def is_work_folder(folder: Path) -> bool:
 
     The parent folder is not checked, because the earlier batch may have used another folder for temporary
     files.
-
-    Args:
-        folder: the folder that a record names.
     """
     try:
         status = folder.lstat()

@@ -54,11 +54,7 @@ exit codes: 0 every submission has a result, which may be "not gradable",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdgrade batch`.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments of `hvdgrade batch`."""
     add = parser.add_argument
     add(
         "folder",
@@ -83,11 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_grading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say how to grade.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments that say how to grade."""
     add = parser.add_argument
     add("-np", type=positive, default=2, metavar="N", help="ranks of each submission (default 2)")
     add("--profile", default="cpu", help="cpu, dli or gpu, a table of profiles.toml (default cpu)")
@@ -133,9 +125,6 @@ def add_grading_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Grade a class and print the summary.
 
-    Args:
-        args: the parsed arguments.
-
     Returns:
         The exit code: DONE, REFUSED or FAULTS.
     """
@@ -155,9 +144,6 @@ def main(args: argparse.Namespace) -> int:
 
 def grade_class(args: argparse.Namespace) -> int:
     """Grade every submission that has no result yet.
-
-    Args:
-        args: the parsed arguments.
 
     Returns:
         The exit code: DONE or FAULTS.
@@ -223,10 +209,6 @@ def grade_class(args: argparse.Namespace) -> int:
 def class_in(args: argparse.Namespace, console: Console) -> list[submissions.Submission]:
     """Return the submissions in DIR, and print how DIR was understood.
 
-    Args:
-        args: the parsed arguments.
-        console: the console to print to.
-
     Raises:
         Refused: DIR is empty.
         DownloadProblem: DIR, or a file of the platform in it, cannot be understood.
@@ -268,9 +250,6 @@ def locked(out: Path) -> Iterator[None]:
 
     The kernel releases the lock when the process that holds it ends, even by kill -9.
 
-    Args:
-        out: the folder of the batch.
-
     Raises:
         Refused: another batch holds the lock.
     """
@@ -288,14 +267,7 @@ def grade_all(
     rules: profiles.Profile,
     slots: list[tuple[list[int], list[str] | None]],
 ) -> Iterator[dict]:
-    """Grade on this machine, one submission per slot; yield each result once it is in OUT.
-
-    Args:
-        tasks: the submissions.
-        settings: the settings of the batch.
-        rules: the profile.
-        slots: cores and GPUs of each worker.
-    """
+    """Grade on this machine, one submission per slot; yield each result once it is in OUT."""
     waiting, free, running = list(reversed(tasks)), list(slots), []
     try:
         while waiting or running:
@@ -318,9 +290,6 @@ def grade_all(
 
 def cancel_jobs(out: Path) -> None:
     """End the jobs of this batch in Slurm's queue, for example those that a killed batch left there.
-
-    Args:
-        out: the folder of the batch.
 
     Raises:
         Refused: Slurm does not confirm that the jobs have ended.

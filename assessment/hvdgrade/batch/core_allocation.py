@@ -22,7 +22,6 @@ def worker_slots(
         ranks: number of ranks of each submission.
         workers: number of workers. None: as many as can have one core per rank (and one GPU per rank, if
             there are GPUs).
-        oversubscribe: allow more workers than that, which then share cores or GPUs.
         on_gpus: whether the submissions use GPUs. If not, GPUs are not divided among the workers.
             Default: True.
 
@@ -65,7 +64,6 @@ def partition(things: list[Thing], workers: int, least: int) -> list[list[Thing]
     """Divide a list into groups of equal size, one per worker.
 
     Args:
-        things: cores or GPUs.
         workers: number of groups.
         least: size that each group needs. If there are fewer things than that per worker, the groups
             overlap, and the things are assigned in turns.

@@ -15,11 +15,7 @@ BOM = "\ufeff"  # byte order mark, by which a spreadsheet recognises UTF-8
 
 
 def safe(text: str) -> str:
-    """Return the text with apostrophes, so that no spreadsheet takes any of it for a formula.
-
-    Args:
-        text: untrusted text.
-    """
+    """Return the text with apostrophes, so that no spreadsheet takes any of it for a formula."""
     return FORMULA.sub("'", text)
 
 
@@ -27,9 +23,6 @@ def rows(documents: list[dict]) -> list[list]:
     """Return the header and a row per result. Budget and times are in seconds; each check has a column.
 
     The column left_out names the files that were handed in but not graded.
-
-    Args:
-        documents: the results.
     """
     checks = list(dict.fromkeys(c["id"] for d in documents for c in d["checks"]))
     head = ["student", "status", "verdict", "score", "max_score", "seconds_to_target", "budget"]
@@ -56,11 +49,7 @@ def rows(documents: list[dict]) -> list[list]:
 
 
 def table(documents: list[dict]) -> bytes:
-    """Return the CSV file in UTF-8.
-
-    Args:
-        documents: the results.
-    """
+    """Return the CSV file in UTF-8."""
     file = io.StringIO(newline="")
     file.write(BOM)
     csv.writer(file).writerows(rows(documents))

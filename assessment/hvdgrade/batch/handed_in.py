@@ -16,10 +16,6 @@ def not_reached(documents: list[dict], out: Path) -> list[str]:
     """Return a line about submissions without a result, and one about those with an outdated result.
 
     An interrupted batch leaves such submissions.
-
-    Args:
-        documents: the results.
-        out: the folder of the batch.
     """
     results = {document["batch"]["name"]: document["submission"] for document in documents}
     ids_by_problem = {
@@ -36,12 +32,7 @@ def not_reached(documents: list[dict], out: Path) -> list[str]:
 
 
 def script_sha256(out: Path, name: str) -> str | None:
-    """Return the hash of the newest script of a submission, or None if OUT/submissions does not have it.
-
-    Args:
-        out: the folder of the batch.
-        name: name of the submission's files.
-    """
+    """Return the hash of the newest script of a submission, or None if OUT/submissions does not have it."""
     try:
         script = (out / "submissions" / f"{name}.py").read_bytes()
     except FileNotFoundError:
@@ -54,19 +45,13 @@ def still_there(documents: list[dict], out: Path) -> list[dict]:
 
     Args:
         documents: the results. All of them are returned if OUT has no list of submissions.
-        out: the folder of the batch.
     """
     names = read_students(out)
     return [document for document in documents if not names or document["batch"]["name"] in names]
 
 
 def withdrawn(documents: list[dict], out: Path) -> list[str]:
-    """Return a line for each result whose student was not in DIR when the last batch began.
-
-    Args:
-        documents: the results.
-        out: the folder of the batch.
-    """
+    """Return a line for each result whose student was not in DIR when the last batch began."""
     there = still_there(documents, out)
     return [
         f"no longer in DIR: {document['submission']['id']}; its result stays until you remove "
@@ -77,21 +62,13 @@ def withdrawn(documents: list[dict], out: Path) -> list[str]:
 
 
 def practice(documents: list[dict]) -> list[str]:
-    """Return a line with the number of practice runs, or [] if all scores come from CIFAR-10.
-
-    Args:
-        documents: the results.
-    """
+    """Return a line with the number of practice runs, or [] if all scores come from CIFAR-10."""
     count = sum(map(is_practice, documents))
     return [f"{count} were graded on synthetic data: practice runs"] if count else []
 
 
 def is_practice(document: dict) -> bool:
-    """Return whether a score comes from the synthetic data set instead of CIFAR-10.
-
-    Args:
-        document: a result.
-    """
+    """Return whether a score comes from the synthetic data set instead of CIFAR-10."""
     on_synthetic_data = "synthetic" in str(part(document, "grader").get("data"))
     return document.get("status") == "graded" and on_synthetic_data
 
@@ -104,7 +81,6 @@ def settle(
     Args:
         claims: student -> results.
         labels: student -> name that the instructor knows.
-        names: names of the submissions that are still handed in.
 
     Returns:
         A dict from student to result, for each student with exactly one such result; and a line for each

@@ -67,11 +67,7 @@ def write_students(students: Mapping[str, Student]) -> bytes:
 
 
 def read_students(out: Path) -> dict[str, Student]:
-    """Return the students of the last batch, NAME -> student; {} if OUT has no such table.
-
-    Args:
-        out: the folder of the batch.
-    """
+    """Return the students of the last batch, NAME -> student; {} if OUT has no such table."""
     try:
         table = json.loads((out / STUDENTS).read_text(encoding="utf-8"))
         return {
@@ -88,11 +84,7 @@ def read_students(out: Path) -> dict[str, Student]:
 
 
 def student_of(document: dict) -> Student:
-    """Return the student of a result that `results.load` has read.
-
-    Args:
-        document: the result.
-    """
+    """Return the student of a result that `results.load` has read."""
     about = document["submission"]
     return Student(
         about["id"], about.get("name", ""), about.get("email", ""), about.get("platform", "")
@@ -104,7 +96,6 @@ def find_name(students: Mapping[str, Student], id: str) -> str | None:
 
     Args:
         students: NAME -> student.
-        id: the id or e-mail address.
     """
     for position in (0, 1):
         names = [
@@ -121,7 +112,6 @@ def first_known(student: Student, table: Mapping[str, Value]) -> Value | None:
     """Return a student's value in a table, found by the id or else by the e-mail address.
 
     Args:
-        student: the student.
         table: `comparable` id -> value.
     """
     return next((table[key] for key in student.keys if key in table), None)
@@ -131,8 +121,6 @@ def read_pairs(path: Path, first: str, second: str) -> dict[str, str]:
     """Return the first two columns of a CSV file: `comparable` text of the first -> second.
 
     Args:
-        path: the file.
-        first: what the first column contains, for messages.
         second: what the second column contains, for messages.
 
     Raises:
@@ -160,8 +148,5 @@ def comparable(name: str) -> str:
     """Return a name in the form in which names are compared.
 
     Unicode has two forms of letters such as "é", and macOS uses another one than most systems.
-
-    Args:
-        name: an id or name.
     """
     return unicodedata.normalize("NFC", name.strip())

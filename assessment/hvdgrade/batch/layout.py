@@ -74,7 +74,6 @@ def key(source: bytes, settings: Settings) -> str:
 
     Args:
         source: the bytes of the script.
-        settings: the settings of the batch.
     """
     facts = [
         hashlib.sha256(source).hexdigest(),
@@ -87,12 +86,7 @@ def key(source: bytes, settings: Settings) -> str:
 
 
 def read_result(out: Path, name: str) -> dict:
-    """Return the result that OUT has for a submission, or {} if it is missing or incomplete.
-
-    Args:
-        out: the folder of the batch.
-        name: name of the submission's files.
-    """
+    """Return the result that OUT has for a submission, or {} if it is missing or incomplete."""
     try:
         document = json.loads((out / "results" / f"{name}.json").read_text(encoding="utf-8"))
         return document if "batch" in document else {}
@@ -103,11 +97,6 @@ def read_result(out: Path, name: str) -> dict:
 def write_result(document: dict, task: Task, settings: Settings) -> None:
     """Write a result. It must be the last file of a grading, because its existence means "graded".
 
-    Args:
-        document: the result.
-        task: the submission.
-        settings: the settings of the batch.
-
     Raises:
         OSError: it cannot be written.
     """
@@ -117,10 +106,6 @@ def write_result(document: dict, task: Task, settings: Settings) -> None:
 
 def write(path: Path, data: bytes) -> None:
     """Write a file completely or not at all, so that it also survives a power failure.
-
-    Args:
-        path: the file.
-        data: its content.
 
     Raises:
         OSError: it cannot be written. The error names the file.
@@ -138,11 +123,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def folder_name(task: Task) -> str:
-    """Return the name by which the report calls a submission: its id if a folder can have that name.
-
-    Args:
-        task: the submission.
-    """
+    """Return the name by which the report calls a submission: its id if a folder can have that name."""
     try:
         return task.id if len(os.fsencode(task.id)) < 200 else task.name
     except UnicodeEncodeError:  # the encoding of this user's locale does not have its letters

@@ -24,10 +24,8 @@ def follow(gradings: Iterator[dict], total: int, workers: int | None, console: C
     """Print a line for each result and, in a terminal, a progress bar.
 
     Args:
-        gradings: yields the result of each grading when it is finished.
         total: number of gradings.
         workers: how many gradings run at the same time; None if a cluster decides.
-        console: the console to print to.
     """
     began = time.monotonic()
     columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -66,22 +64,14 @@ def seconds_left(elapsed: float, count: int, total: int, workers: int | None) ->
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in a readable unit: "40 s", "12 min", "2.5 h".
-
-    Args:
-        seconds: the duration.
-    """
+    """Return a duration in a readable unit: "40 s", "12 min", "2.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def outcome(document: dict) -> str:
-    """Return a result in a few words, for example "pass, 100 of 100 points".
-
-    Args:
-        document: the result.
-    """
+    """Return a result in a few words, for example "pass, 100 of 100 points"."""
     if failed := document["batch"].get("failed_again"):
         return f"not graded again, its result stays: {printable(failed['reason'])}"
     if document["status"] == "graded":
@@ -93,8 +83,6 @@ def conclude(names: Collection[str], settings: Settings, regrade: bool) -> int:
     """Print the summary of the batch.
 
     Args:
-        names: names of the submissions that are handed in.
-        settings: the settings of the batch.
         regrade: whether the batch is a regrade.
 
     Returns:
@@ -135,10 +123,6 @@ def conclude(names: Collection[str], settings: Settings, regrade: bool) -> int:
 
 def summarise(out: Path, console: Console) -> bool:
     """Create summary.csv and index.html in a separate process (see summary.py).
-
-    Args:
-        out: the folder of the batch.
-        console: the console to print a failure to.
 
     Returns:
         Whether that succeeded.

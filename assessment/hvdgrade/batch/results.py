@@ -23,9 +23,6 @@ def load(out: Path) -> list[dict]:
     If a student "ada" hands in after a student "Ada", both get new file names, because some file systems do
     not distinguish them. The result that "Ada" had before under the old name is left out.
 
-    Args:
-        out: the folder of the batch.
-
     Raises:
         CannotExport: a file in OUT/results is not a result.
     """
@@ -54,11 +51,7 @@ def load(out: Path) -> list[dict]:
 
 
 def is_result(document: Any) -> bool:
-    """Return whether a JSON value has the fields that an export reads.
-
-    Args:
-        document: any JSON value.
-    """
+    """Return whether a JSON value has the fields that an export reads."""
     if not isinstance(document, dict) or not isinstance(document.get("batch", {}), dict):
         return False
     graded = document.get("status") == "graded"
@@ -71,11 +64,7 @@ def is_result(document: Any) -> bool:
 
 
 def ungraded(documents: list[dict]) -> list[str]:
-    """Return a line for each submission without a score.
-
-    Args:
-        documents: the results.
-    """
+    """Return a line for each submission without a score."""
     return [
         f"no score, {UNGRADED[document['status']]}: {document['submission']['id']}"
         for document in documents

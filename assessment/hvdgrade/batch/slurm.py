@@ -52,9 +52,6 @@ def grade_all(
     """Submit a job array.
 
     Args:
-        tasks: the submissions.
-        settings: the settings of the batch.
-        rules: the profile.
         workers: largest number of jobs at the same time; None for no limit.
         options: options of sbatch, each "KEY" or "KEY=VALUE".
         tell: called with a line if jobs wait for a reason that may never pass.
@@ -139,12 +136,7 @@ def parsed_options(options: list[str]) -> dict[str, str | bool]:
 
 
 def grade(task: Task, settings: Settings) -> None:
-    """Grade one submission and write its result into OUT. This function runs in the job.
-
-    Args:
-        task: the submission.
-        settings: the settings of the batch.
-    """
+    """Grade one submission and write its result into OUT. This function runs in the job."""
     # With these handlers, scancel ends the grading in an orderly manner, whereas submitit ignores SIGTERM.
     # At the end of the job's time, submitit would put the job into the queue again. It would do so forever if
     # an option gave the job less time than two attempts take.
@@ -171,8 +163,6 @@ def results(
 
     Args:
         waiting: job -> its submission.
-        settings: the settings of the batch.
-        rules: the profile.
         tell: called with a line if jobs wait for a reason that may never pass.
     """
     missing_since: dict[str, float] = {}  # job -> when squeue did not list it for the first time
@@ -207,12 +197,7 @@ def results(
 
 
 def made(task: Task, settings: Settings) -> dict | None:
-    """Return the result that a job of this call has written, or None.
-
-    Args:
-        task: the submission.
-        settings: the settings of the batch.
-    """
+    """Return the result that a job of this call has written, or None."""
     document = layout.read_result(settings.out, task.name)
     batch = document.get("batch", {})
     calls = batch.get("call"), batch.get("failed_again", {}).get("call")
@@ -220,14 +205,7 @@ def made(task: Task, settings: Settings) -> dict | None:
 
 
 def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> dict:
-    """Return the fault of a job that ended without a result, or the result if it has arrived meanwhile.
-
-    Args:
-        job: id of the job.
-        task: the submission.
-        settings: the settings of the batch.
-        rules: the profile.
-    """
+    """Return the fault of a job that ended without a result, or the result if it has arrived meanwhile."""
     # To create a file, an NFS client must contact its server. To open one, it may use its own cache, which
     # may not show the result yet.
     with contextlib.suppress(FileExistsError):
@@ -240,19 +218,12 @@ def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> d
 
 
 def job_name(out: Path) -> str:
-    """Return the name of all jobs of a batch, by which a later call finds the jobs of a killed batch.
-
-    Args:
-        out: the folder of the batch.
-    """
+    """Return the name of all jobs of a batch, by which a later call finds the jobs of a killed batch."""
     return f"hvdgrade-{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]}"
 
 
 def jobs_in_queue(out: Path) -> dict[str, str] | None:
     """Return the jobs of this batch that wait, run or end.
-
-    Args:
-        out: the folder of the batch.
 
     Returns:
         A dict from job id to the reason why the job waits ("" if it does not wait); None if Slurm does not
@@ -275,9 +246,6 @@ def jobs_in_queue(out: Path) -> dict[str, str] | None:
 
 def cancel(out: Path) -> bool:
     """Cancel all jobs of this batch and wait until they have left the queue.
-
-    Args:
-        out: the folder of the batch.
 
     Returns:
         Whether Slurm confirmed that no job is left.

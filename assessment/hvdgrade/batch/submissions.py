@@ -85,7 +85,6 @@ def find(
     """Find the submissions in a folder.
 
     Args:
-        folder: the folder of the class, for example what a learning platform's download contains.
         platform: name of the platform, from PLATFORMS. Default: None, it is recognised.
         ids: the instructor's table, `comparable` name of a file or folder -> student id. The platform's own
             id may take the place of the name. Default: None, the ids of the platform.
@@ -115,10 +114,6 @@ def find(
 def check_level(folder: Path, entries: list[Entry]) -> None:
     """Check that a folder is not one level above the folder of the class.
 
-    Args:
-        folder: the folder of the class.
-        entries: its content.
-
     Raises:
         DownloadProblem: it holds a single folder that holds several submissions or a download.
     """
@@ -140,11 +135,7 @@ def check_level(folder: Path, entries: list[Entry]) -> None:
 
 
 def holds_script(entry: Entry) -> bool:
-    """Return whether an entry is a script, or a folder that holds one.
-
-    Args:
-        entry: the entry.
-    """
+    """Return whether an entry is a script, or a folder that holds one."""
     try:
         return any(file.is_script for file in files_in(File(entry.path, entry.name)))
     except NotGradable:  # a link, too many files, or missing permissions
@@ -152,13 +143,7 @@ def holds_script(entry: Entry) -> bool:
 
 
 def listed_id(entry: Entry, claim: Claim, ids: Mapping[str, str]) -> str | None:
-    """Return a student's id in the instructor's table, or None if it has none.
-
-    Args:
-        entry: what was handed in.
-        claim: what the platform says about it.
-        ids: the table.
-    """
+    """Return a student's id in the instructor's table, or None if it has none."""
     for name in (entry.name, plain.without_ending(entry.name), claim.id):
         if id := ids.get(comparable(readable(name))):
             return id
@@ -166,12 +151,7 @@ def listed_id(entry: Entry, claim: Claim, ids: Mapping[str, str]) -> str | None:
 
 
 def submission(id: str, parts: list[tuple[Entry, Claim]]) -> Submission:
-    """Return the submission of a student.
-
-    Args:
-        id: the id of the student.
-        parts: everything that the student handed in, and what the platform says about it.
-    """
+    """Return the submission of a student."""
     claims = [claim for _, claim in parts]
     last = max(claim.sent for claim in claims)
     counts = [
@@ -208,8 +188,6 @@ def label(entry: Entry, claim: Claim, parts: int) -> str:
     """Return what messages call a part of a submission; "" for the name that the student gave it.
 
     Args:
-        entry: the part.
-        claim: what the platform says about it.
         parts: the number of parts of the submission.
     """
     if entry.is_folder:
@@ -219,11 +197,7 @@ def label(entry: Entry, claim: Claim, parts: int) -> str:
 
 
 def distinct(submissions: list[Submission]) -> list[Submission]:
-    """Return the submissions sorted by id, with names that differ on every file system.
-
-    Args:
-        submissions: the submissions.
-    """
+    """Return the submissions sorted by id, with names that differ on every file system."""
     # The file system of OUT may not distinguish Ada and ada.
     count = Counter(submission.name.lower() for submission in submissions)
     submissions = [
@@ -236,19 +210,11 @@ def distinct(submissions: list[Submission]) -> list[Submission]:
 
 
 def safe_name(name: str) -> str:
-    """Return a safe file name: `name` if it is plain, otherwise its plain characters, "~" and a hash.
-
-    Args:
-        name: any file name.
-    """
+    """Return a safe file name: `name` if it is plain, otherwise its plain characters, "~" and a hash."""
     return name if PLAIN_NAME.fullmatch(name) else hashed(name)
 
 
 def hashed(name: str) -> str:
-    """Return the plain characters of a file name, "~" and a hash of the whole name.
-
-    Args:
-        name: any file name.
-    """
+    """Return the plain characters of a file name, "~" and a hash of the whole name."""
     plain_part = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:60].lstrip(".-")
     return f"{plain_part}~{hashlib.sha256(in_bytes(name)).hexdigest()[:16]}"

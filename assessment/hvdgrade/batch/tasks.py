@@ -17,12 +17,7 @@ REGRADE = ".regrade"
 
 
 def calls_of_regrade(settings: Settings, console: Console) -> set[str]:
-    """Return the calls whose results a regrade keeps: this call and the regrade's interrupted calls.
-
-    Args:
-        settings: the settings of the batch.
-        console: the console to print to.
-    """
+    """Return the calls whose results a regrade keeps: this call and the regrade's interrupted calls."""
     file = settings.out / REGRADE
     calls = file.read_text(encoding="utf-8").split() if file.exists() else []
     if calls:
@@ -35,8 +30,6 @@ def is_done(task: Task, settings: Settings, calls: set[str]) -> bool:
     """Return whether OUT has a valid result of a submission.
 
     Args:
-        task: the submission.
-        settings: the settings of the batch.
         calls: in a regrade, the calls whose results count; otherwise empty.
     """
     made_by = read_result(settings.out, task.name).get("batch", {}).get("call")
@@ -71,11 +64,7 @@ def prepare(
     now, the result that it already has stays.
 
     Args:
-        handed_in: the submissions.
-        settings: the settings of the batch.
-        rules: the profile.
         calls: in a regrade, the calls whose results count; otherwise empty.
-        console: the console to print to.
 
     Returns:
         What is left to grade.
@@ -105,11 +94,7 @@ def prepare(
 
 
 def content_of(submission: Submission) -> bytes:
-    """Return all of a submission on which its result depends.
-
-    Args:
-        submission: the submission.
-    """
+    """Return all of a submission on which its result depends."""
     # A script that imports a module that was handed in next to it is not graded.
     modules = sorted(submission.script.modules) if submission.script else []
     return b"\0".join(
@@ -118,11 +103,7 @@ def content_of(submission: Submission) -> bytes:
 
 
 def with_problem(submission: Submission) -> Submission:
-    """Return the submission with a sentence that says why it cannot be graded, if there is a reason.
-
-    Args:
-        submission: the submission.
-    """
+    """Return the submission with a sentence that says why it cannot be graded, if there is a reason."""
     if submission.problem or not submission.script:
         return submission
     try:

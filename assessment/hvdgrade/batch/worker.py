@@ -30,10 +30,6 @@ def is_kept(task: Task, settings: Settings) -> bool:
 
     A practice run on synthetic data does not count once CIFAR-10 is available. A result that was graded
     with a weaker isolation level than this batch requires does not count either.
-
-    Args:
-        task: the submission.
-        settings: the settings of the batch.
     """
     document = read_result(settings.out, task.name)
     if not document or is_machine_fault(document):
@@ -48,11 +44,7 @@ def is_kept(task: Task, settings: Settings) -> bool:
 
 
 def is_machine_fault(document: dict) -> bool:
-    """Return whether there is no verdict because of the grader or its machine, not because of the script.
-
-    Args:
-        document: the result.
-    """
+    """Return whether there is no verdict because of the grader or its machine, not because of the script."""
     return document.get("status") == "infrastructure_error" or document.get("grade_again") is True
 
 
@@ -70,10 +62,6 @@ def keep(
     result that is still valid. The old result stays, and `batch.failed_again` records the fault.
 
     Args:
-        document: the new result.
-        page: the report as HTML.
-        task: the submission.
-        settings: the settings of the batch.
         attempts: number of gradings that were started.
         unread: True if the submission itself could not be read. Any earlier result then stays.
 
@@ -115,11 +103,7 @@ def ungraded(
     """Return the result and the report (HTML) of a submission that was not judged.
 
     Args:
-        task: the submission.
-        settings: the settings of the batch.
-        rules: the profile.
         status: "not_gradable" or "infrastructure_error".
-        reason: one sentence that explains the status.
     """
     from hvdgrade.report.pages import report_page
 
@@ -132,11 +116,7 @@ def ungraded(
 
 
 def plain_page(text: str) -> str:
-    """Return a minimal HTML page, for when the report cannot be made.
-
-    Args:
-        text: untrusted text.
-    """
+    """Return a minimal HTML page, for when the report cannot be made."""
     return f'<!DOCTYPE html><meta charset="utf-8"><title>Report</title><p>{html.escape(text)}\n'
 
 
@@ -144,8 +124,6 @@ class Grader:
     """Run `hvdgrade run` on one submission in a separate process, and once more if that fails.
 
     Args:
-        task: the submission. Its script is in OUT/submissions.
-        settings: the settings of the batch.
         rules: the profile, needed for a result if the grader writes none.
         cores: the cores that the grading may use. Default: those of this process.
         gpus: the GPUs that the grading may see, as in CUDA_VISIBLE_DEVICES. Default: None, which leaves

@@ -26,11 +26,7 @@ exit codes: 0 the certificate was made or is valid, 1 it is not valid, 2 no cert
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdgrade certificate`.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments of `hvdgrade certificate`."""
     parser.add_argument("result", type=Path, metavar="RESULT", help="the result, a JSON file")
     parser.add_argument(
         "--key", type=Path, required=True, metavar="FILE", help="the secret key of the instructor"
@@ -55,9 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Make or verify a certificate.
 
-    Args:
-        args: the parsed arguments.
-
     Returns:
         The exit code: 0 made or valid, 1 not valid, 2 no certificate.
     """
@@ -71,11 +64,6 @@ def main(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace, document: dict, key: bytes) -> int:
     """Print whether the certificate belongs to the result and is unchanged, and return the exit code.
-
-    Args:
-        args: the parsed arguments.
-        document: the result.
-        key: the secret key.
 
     Raises:
         NoCertificate: the certificate cannot be read.
@@ -91,11 +79,6 @@ def verify(args: argparse.Namespace, document: dict, key: bytes) -> int:
 
 def make(args: argparse.Namespace, document: dict, key: bytes) -> int:
     """Write the certificate and return the exit code.
-
-    Args:
-        args: the parsed arguments.
-        document: the result.
-        key: the secret key.
 
     Raises:
         NoCertificate: the result is not a pass, the font lacks a letter, or the certificate would replace the

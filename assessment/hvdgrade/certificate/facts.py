@@ -39,9 +39,6 @@ class Facts:
 def read_result(path: Path) -> dict:
     """Return a result document.
 
-    Args:
-        path: a file of OUT/results, or the --json file of `hvdgrade run`.
-
     Raises:
         NoCertificate: the file cannot be read, or it is not a result.
     """
@@ -64,9 +61,6 @@ def result_sha256(document: dict) -> str:
 
     The canonical form is the JSON document in UTF-8 with sorted keys and without spaces. It does not contain
     the field `batch`, in which `hvdgrade batch` keeps notes of its own and changes them later.
-
-    Args:
-        document: the result.
     """
     kept = {key: value for key, value in document.items() if key != "batch"}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -77,9 +71,6 @@ def listed_name(path: Path) -> str | None:
     """Return the name of a result's student, or the id, by the students.json of its batch.
 
     A learning platform's id may be a number, by which a batch then names the file of the result.
-
-    Args:
-        path: of the result.
 
     Returns:
         None if no batch lists this result.
@@ -97,10 +88,7 @@ def of_pass(document: dict, name: str | None, course: str, issued: str) -> Facts
     """Return what a certificate states about a result.
 
     Args:
-        document: the result.
         name: the learner. None: the student that the result names.
-        course: title of the course.
-        issued: date of the certificate.
 
     Raises:
         NoCertificate: the result is not a pass on CIFAR-10.

@@ -30,9 +30,6 @@ LEFT, ROW_TOP, ROW_STEP = 0.16, 0.455, 0.037
 def draw(facts: Facts) -> bytes:
     """Return the page.
 
-    Args:
-        facts: what it states.
-
     Raises:
         NoCertificate: the font lacks a letter of the name or of the course.
     """

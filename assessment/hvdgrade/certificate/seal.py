@@ -67,9 +67,7 @@ def seal(pdf: bytes, result_sha256: str, key: bytes) -> bytes:
     """Return a certificate: the PDF and its seal.
 
     Args:
-        pdf: the page.
         result_sha256: hash of the result, as 64 hexadecimal digits.
-        key: the secret key.
     """
     sealed = pdf + f"\n%hvdgrade-certificate 1 result-sha256={result_sha256}".encode()
     return sealed + f" hmac-sha256={_hmac(sealed, key)}\n".encode()
@@ -81,7 +79,6 @@ def verify(certificate: bytes, result_sha256: str, key: bytes) -> Answer:
     Args:
         certificate: the bytes of the file.
         result_sha256: hash of the result, as 64 hexadecimal digits.
-        key: the secret key.
     """
     found = LINE.match(certificate)
     if not found:

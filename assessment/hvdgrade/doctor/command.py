@@ -54,11 +54,7 @@ IN_CONTAINER = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdgrade doctor`.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments of `hvdgrade doctor`."""
     parser.add_argument(
         "--attack", action="store_true", help="attack each isolation level that works here"
     )
@@ -68,9 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Test the isolation levels and print the results.
-
-    Args:
-        args: the parsed arguments.
 
     Returns:
         The exit code: OK, NOT_BLOCKED or GRADER_FAULT.
@@ -112,10 +105,6 @@ def main(args: argparse.Namespace) -> int:
 def try_out(console: Console, results: dict) -> int:
     """Print what the chosen isolation level leaves open, and start CUDA and two ranks in it.
 
-    Args:
-        console: the console to print to.
-        results: the name of the isolation level is in `chosen`; `gpus` and `hello` are added.
-
     Returns:
         The exit code: OK or GRADER_FAULT.
     """
@@ -131,23 +120,14 @@ def try_out(console: Console, results: dict) -> int:
 
 
 def gpus(tier: str) -> str:
-    """Return a sentence: how many GPUs a submission can use, or why it cannot use them.
-
-    Args:
-        tier: name of the isolation level.
-    """
+    """Return a sentence: how many GPUs a submission can use, or why it cannot use them."""
     number = len(visible_gpus())
     obstacle = cuda_trial.why_no_cuda(tier)
     return f"GPUs: {number}" + (f", but {obstacle}" if obstacle else "")
 
 
 def show_tiers(console: Console, tiers: list[Tier]) -> None:
-    """Print a table of the isolation levels, and how to fix those that do not work.
-
-    Args:
-        console: the console to print to.
-        tiers: the isolation levels.
-    """
+    """Print a table of the isolation levels, and how to fix those that do not work."""
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for title in ("sandbox", "works", "network", "user", "each rank its own data"):
         table.add_column(title, no_wrap=True)
@@ -172,11 +152,7 @@ def show_tiers(console: Console, tiers: list[Tier]) -> None:
 
 
 def how_to_fix(tier: Tier) -> str:
-    """Return how to make an isolation level work on this host; "" if it works, or if its reason says how.
-
-    Args:
-        tier: the isolation level.
-    """
+    """Return how to make an isolation level work on this host; "" if it works, or if its reason says how."""
     if tier.works or tier.name in ("user", "rlimits"):
         return ""
     if tier.name == "landlock":
@@ -230,9 +206,6 @@ def in_container() -> bool:
 def hello(tier: str) -> dict:
     """Start two ranks in a sandbox, which add up their rank numbers with an all-reduce.
 
-    Args:
-        tier: name of the isolation level.
-
     Returns:
         A dict with `works` (bool) and `text` (a sentence).
     """
@@ -260,10 +233,6 @@ def hello(tier: str) -> dict:
 
 def attack_all(console: Console, tiers: list[Tier]) -> dict[str, dict[str, str]]:
     """Try every attack on every isolation level and print the results.
-
-    Args:
-        console: the console to print to.
-        tiers: the isolation levels to attack.
 
     Returns:
         A dict: name of the isolation level -> name of the attack -> "blocked", "reported", "open" or

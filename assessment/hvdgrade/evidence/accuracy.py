@@ -49,7 +49,6 @@ def logits(
 
     Args:
         arrays: the weights, name -> array.
-        images: array of n images.
         own_statistics: whether batch norm normalises with the statistics of `images`, in batches of 500,
             instead of its running statistics. Default: False.
         network: name of the network. Default: the assessment network.
@@ -91,11 +90,8 @@ def flow(
     Args:
         before: weights of `rank` after its first steps, name -> array.
         after: weights of `rank` after its last step.
-        images: n training images of the probe.
         labels: their labels in the graded run, shape (n,).
-        rank: the rank that recorded the weights.
         ranks: number of ranks.
-        secrets: the secrets from which the labels of each rank were made.
         network: name of the network. Default: the assessment network.
     """
     # After so few steps, the running statistics of batch norm are still far from those of the data.

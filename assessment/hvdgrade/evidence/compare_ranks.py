@@ -42,7 +42,6 @@ def reading(read: list[np.ndarray], examples: int) -> dict:
 
     Args:
         read: the indices that each rank read, one array of shape (n,) per rank.
-        examples: size of the training set.
 
     Returns:
         A dict: `read`, the number of examples of each rank; `outside`, the number of examples of all ranks

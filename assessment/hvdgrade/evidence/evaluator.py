@@ -23,11 +23,6 @@ def compare(
 ) -> tuple[list[EpochEvidence], list[str]]:
     """Compare the weights and data of the ranks in each epoch that every rank recorded.
 
-    Args:
-        seen: what was observed of the run.
-        rules: the thresholds.
-        examples: size of the training set that the run was given.
-
     Returns:
         The epochs without accuracies, and a sentence for each weight file that could not be read.
 
@@ -52,11 +47,7 @@ def recompute(
     """Return `evidence` with the accuracies of each epoch and the comparison of the probe's runs.
 
     Args:
-        evidence: the evidence with the epochs that `compare` returned.
         probe: the two runs of the probe; None if there was no probe.
-        rules: the thresholds.
-        data: folder with the whole data set.
-        seed: the secret seed of this grading.
 
     Raises:
         GraderFault: the evaluation failed or took too long.
@@ -106,8 +97,6 @@ def ask(request: dict, rules: Profile, epochs: int) -> dict:
     """Run `hvdgrade.evidence.evaluate` in a new process and return its answer.
 
     Args:
-        request: the request, which is sent as JSON.
-        rules: the thresholds, with the fixed time limit of the evaluation.
         epochs: number of epochs to evaluate; each of them adds EPOCH_SECONDS to the time limit.
 
     Raises:

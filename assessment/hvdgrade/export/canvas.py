@@ -24,11 +24,7 @@ ROUNDED = re.compile(r"[0-9](?:[.,][0-9]+)?E\+[0-9]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this format.
-
-    Args:
-        parser: the parser of `hvdgrade export`.
-    """
+    """Add the options of this format."""
     group = parser.add_argument_group(
         "canvas",
         "OUT/canvas.csv: a copy of the gradebook with the scores in one column, to upload to Canvas",
@@ -51,10 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
     """Write the filled gradebook to `args.output` and return lines for the instructor.
-
-    Args:
-        documents: the results of the batch.
-        args: the parsed arguments.
 
     Raises:
         CannotExport: an option is missing, or the gradebook cannot be used.
@@ -87,7 +79,6 @@ def fill(
     """Fill a column with scores.
 
     Args:
-        gradebook: content of the file that Canvas exported.
         column: name of the column, for example "Assignment 1 (1234)".
         documents: the results. Their scores are scaled to the column's "Points Possible" if it has some.
         overwrite: whether to replace scores that are already there. Default: False.
@@ -130,9 +121,6 @@ def fill(
 def find_name_columns(head: list[str]) -> list[str]:
     """Return the columns that hold a student's name.
 
-    Args:
-        head: names of all columns.
-
     Raises:
         CannotExport: these are not the columns of a gradebook.
     """
@@ -147,10 +135,6 @@ def find_name_columns(head: list[str]) -> list[str]:
 
 def find_column(head: list[str], column: str) -> int:
     """Return the index of the column to fill.
-
-    Args:
-        head: names of all columns.
-        column: its name.
 
     Raises:
         CannotExport: no column or several columns have this name, or it is not an assignment's column.
@@ -171,11 +155,6 @@ def student_rows(
     rows: list[list[str]], head: list[str], at: int
 ) -> tuple[dict[int, list[str]], float | None, list[str]]:
     """Find the students' rows and the row "Points Possible".
-
-    Args:
-        rows: cells of each row; the first row holds the column names.
-        head: names of all columns.
-        at: index of the column to fill.
 
     Returns:
         A dict from row number to cells, the points of the column (None if it has none), and a line for
@@ -210,7 +189,6 @@ def free_cells(
     Args:
         matches: row number -> result.
         students: row number -> cells.
-        at: index of the column to fill.
         overwrite: whether scores that are already there may be replaced.
 
     Returns:
@@ -239,7 +217,6 @@ def check_ids(students: dict[int, list[str]], head: list[str]) -> None:
 
     Args:
         students: row number -> cells.
-        head: names of the columns.
 
     Raises:
         CannotExport: it has.
@@ -256,10 +233,6 @@ def check_ids(students: dict[int, list[str]], head: list[str]) -> None:
 
 def points(cell: str, column: str) -> float | None:
     """Return the points that a column gives, or None if the cell is empty.
-
-    Args:
-        cell: the cell in the row "Points Possible".
-        column: name of the column, for messages.
 
     Raises:
         CannotExport: the cell is not a number, or Canvas does not import this column.

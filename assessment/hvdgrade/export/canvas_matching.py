@@ -23,7 +23,6 @@ class Rows:
 
     Args:
         students: row number -> cells.
-        head: names of the columns.
     """
 
     def __init__(self, students: dict[int, list[str]], head: list[str]) -> None:
@@ -45,11 +44,7 @@ class Rows:
             self.user_names[cell_of(row, head, "ID")] = letters(name)
 
     def of(self, student: Student) -> tuple[set[int], str]:
-        """Return the rows that fit a student, and a remark if the match is not certain.
-
-        Args:
-            student: the student.
-        """
+        """Return the rows that fit a student, and a remark if the match is not certain."""
         for key in student.keys:
             # Only Canvas's own column has the ids that Canvas issued.
             issued = student.platform == "canvas" and key == comparable(student.id)
@@ -82,9 +77,7 @@ def match(
     """Assign results to rows.
 
     Args:
-        documents: the results.
         students: row number -> cells.
-        head: names of the columns.
         people: row number -> name of the student, for messages.
         names: names of the submissions that are still handed in. If one row has several results, they
             decide which result counts.
@@ -134,9 +127,7 @@ def rows_before_at(
     """Return the results that match exactly one row by the part of the login before "@", row -> result.
 
     Args:
-        documents: results without a row.
         logins: part of a login before "@" -> rows.
-        taken: rows that have a result already.
     """
     by_part: dict[str, list[dict]] = {}
     for document in documents:
@@ -151,11 +142,7 @@ def rows_before_at(
 
 
 def local_part(address: str) -> str:
-    """Return the part of an e-mail address before "@", in the form in which logins are compared.
-
-    Args:
-        address: the e-mail address, or an id without "@".
-    """
+    """Return the part of an e-mail address before "@", in the form in which logins are compared."""
     return comparable(address).partition("@")[0].casefold()
 
 
@@ -167,7 +154,6 @@ def downloaded_from(file: str, user_names: dict[str, str]) -> tuple[str, str] | 
     of it, and only if this holds for exactly one of them.
 
     Args:
-        file: name of the file.
         user_names: user id -> `letters` of the student's name; "" where the gradebook has no name.
 
     Returns:
@@ -187,11 +173,7 @@ def downloaded_from(file: str, user_names: dict[str, str]) -> tuple[str, str] | 
 
 
 def written_by(before: str) -> str:
-    """Return the `letters` of the student's name at the start of a file name.
-
-    Args:
-        before: the part of the file name before the user id.
-    """
+    """Return the `letters` of the student's name at the start of a file name."""
     return letters(before.removesuffix("_LATE"))
 
 
@@ -199,19 +181,10 @@ def letters(name: str) -> str:
     """Return what remains of a name in Canvas's file names: "Lovelace, Ada" becomes "lovelaceada".
 
     Underscores are removed, too, because Canvas drops them around some numbers.
-
-    Args:
-        name: a name, or part of a file name.
     """
     return re.sub(r"[\W_]", "", comparable(name.casefold()))
 
 
 def cell_of(row: list[str], head: list[str], name: str) -> str:
-    """Return the cell in the column `name`, or "" if there is no such column.
-
-    Args:
-        row: cells of the row.
-        head: names of the columns.
-        name: name of the column.
-    """
+    """Return the cell in the column `name`, or "" if there is no such column."""
     return row[head.index(name)].strip() if name in head and row != [""] else ""

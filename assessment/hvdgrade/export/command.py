@@ -42,11 +42,7 @@ FORMATS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdgrade export` and the options of each format.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments of `hvdgrade export` and the options of each format."""
     parser.add_argument("out", type=Path, metavar="OUT", help="the --out folder of a batch")
     parser.add_argument("--format", required=True, choices=FORMATS, help="format to write")
     parser.add_argument(
@@ -61,9 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the files of the chosen format and print a line for each score that needs attention.
-
-    Args:
-        args: the parsed arguments.
 
     Returns:
         The exit code: 0, or 2 if nothing was exported.
@@ -89,7 +82,6 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
     """Write the files of the chosen format.
 
     Args:
-        documents: the results of the batch.
         args: the parsed arguments; `output` is replaced by its default if it is None.
 
     Returns:
@@ -114,10 +106,6 @@ def doubts(documents: list[dict], out: Path) -> list[str]:
 
     The lines name submissions without a current result, practice runs, scores that were graded under
     different conditions, and results of students who are no longer in DIR.
-
-    Args:
-        documents: the results of the batch.
-        out: the folder of the batch.
     """
     return [
         *handed_in.not_reached(documents, out),

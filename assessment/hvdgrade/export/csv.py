@@ -9,22 +9,13 @@ OUTPUT = "csv.csv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the format in the help text. It has no options.
-
-    Args:
-        parser: the parser of `hvdgrade export`.
-    """
+    """Describe the format in the help text. It has no options."""
     parser.add_argument_group(
         "csv", "OUT/csv.csv: a table with a row per submission, for a spreadsheet"
     )
 
 
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
-    """Write the table to `args.output` and return lines for the instructor.
-
-    Args:
-        documents: the results of the batch.
-        args: the parsed arguments.
-    """
+    """Write the table to `args.output` and return lines for the instructor."""
     files.write(args.output, csv_table.table(documents))
     return [f"{args.output}: {len(documents)} submissions"]

@@ -49,9 +49,6 @@ def read(data: bytes, what: str, platform: str, first_column: str = "") -> Table
     """Return the cells of a CSV file with commas or semicolons.
 
     Args:
-        data: the content of the file.
-        what: what the file is, for messages.
-        platform: the platform that exports such files, for messages.
         first_column: regular expression for the name of the first column, after which the delimiter
             stands. Default: "", the delimiter is a comma.
 
@@ -81,11 +78,6 @@ def read(data: bytes, what: str, platform: str, first_column: str = "") -> Table
 def spans_of(text: str, delimiter: str, what: str) -> list[list[tuple[int, int]]]:
     """Return the start and end of each cell.
 
-    Args:
-        text: the content of the file.
-        delimiter: what stands between two cells.
-        what: what the file is, for messages.
-
     Raises:
         CannotExport: the text is not CSV.
     """
@@ -108,11 +100,7 @@ def spans_of(text: str, delimiter: str, what: str) -> list[list[tuple[int, int]]
 
 
 def unquoted(cell: str) -> str:
-    """Return the text of a cell without its quotes.
-
-    Args:
-        cell: the cell as it stands in the file.
-    """
+    """Return the text of a cell without its quotes."""
     return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
@@ -120,10 +108,6 @@ def read_number(cell: str, column: str) -> float | None:
     """Return the number in a cell, written in any language, or None if the cell is empty.
 
     The last comma or point is the decimal point.
-
-    Args:
-        cell: the cell.
-        column: what the cell contains, for messages.
 
     Raises:
         CannotExport: the cell is not a number.
@@ -145,7 +129,6 @@ def scaled(document: dict, possible: float | None) -> str:
     """Return a score as text for a column.
 
     Args:
-        document: a graded result.
         possible: points of the column. With None or 0 the score is not scaled.
     """
     scale = possible / document["max_score"] if possible and document["max_score"] else 1

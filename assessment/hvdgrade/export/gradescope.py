@@ -24,11 +24,7 @@ STATUS = {"pass": "passed", "partial": "failed", "fail": "failed", "error": "fai
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the format in the help text. It has no options.
-
-    Args:
-        parser: the parser of `hvdgrade export`.
-    """
+    """Describe the format in the help text. It has no options."""
     parser.add_argument_group(
         "gradescope",
         "OUT/gradescope/NAME/results.json per submission, and students.json with the NAME of each student\n"
@@ -38,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
-    """Write a file per graded submission to the folder `args.output`; return lines for the instructor.
-
-    Args:
-        documents: the results of the batch.
-        args: the parsed arguments.
-    """
+    """Write a file per graded submission to the folder `args.output`; return lines for the instructor."""
     payloads = {document["batch"]["name"]: payload(document) for document in documents}
     messages = write_payloads(payloads, args.output, "*/results.json", ungraded(documents))
     files.write(args.output / STUDENTS, json.dumps(folders(documents), indent=2) + "\n")
@@ -54,9 +45,6 @@ def folders(documents: list[dict]) -> dict[str, str]:
     """Return the folder of each student: id and e-mail address in lower case -> NAME.
 
     An id or address that two students have is left out.
-
-    Args:
-        documents: the results of the batch.
     """
     names: dict[str, set[str]] = {}
     for document in documents:
@@ -66,11 +54,7 @@ def folders(documents: list[dict]) -> dict[str, str]:
 
 
 def payload(document: dict) -> dict | None:
-    """Return the content of results.json, or None without a score, because Gradescope requires one.
-
-    Args:
-        document: the result of a submission.
-    """
+    """Return the content of results.json, or None without a score, because Gradescope requires one."""
     if document["status"] != "graded":
         return None
     points = f"{document['score']} of {document['max_score']} points"
@@ -92,11 +76,7 @@ def payload(document: dict) -> dict | None:
 
 
 def test(check: dict) -> dict:
-    """Return a check as a Gradescope test. A skipped check gets no status, neither passed nor failed.
-
-    Args:
-        check: an entry of the result's `checks`.
-    """
+    """Return a check as a Gradescope test. A skipped check gets no status, neither passed nor failed."""
     text = check["rationale"] + (f"\n-> {check['help']}" if check["help"] else "")
     entry = {
         "name": check["title"],
@@ -116,9 +96,6 @@ def leaderboard(document: dict) -> list[dict]:
     """Return the leaderboard entries: time to the target accuracy and best held-out accuracy.
 
     An entry is left out if the run did not reach the target, or was not evaluated.
-
-    Args:
-        document: the result of a submission.
     """
     board = []
     if document["seconds_to_target"] is not None:

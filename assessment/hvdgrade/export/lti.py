@@ -21,11 +21,7 @@ OUTPUT = "lti"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this format.
-
-    Args:
-        parser: the parser of `hvdgrade export`.
-    """
+    """Add the options of this format."""
     group = parser.add_argument_group(
         "lti",
         "OUT/lti/NAME.json for each submission: a score of LTI Assignment and Grade Services 2.0",
@@ -42,10 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
     """Write a file per LTI user to the folder `args.output`; return lines for the instructor.
 
-    Args:
-        documents: the results of the batch.
-        args: the parsed arguments.
-
     Raises:
         BadTable: the file of `--users` is not a table of user ids.
     """
@@ -60,7 +52,6 @@ def payloads(
     """Return the payloads of a class, and lines for the instructor.
 
     Args:
-        documents: the results.
         users: CSV file with the columns student and LTI user id ("sub"). With None, the student's id is
             the user id.
         names: names of the submissions that are still handed in. If one user has several results, they
@@ -96,7 +87,6 @@ def payload(document: dict, user: str | None = None) -> dict | None:
     A payload without `scoreGiven` would make the platform delete the score that the student already has.
 
     Args:
-        document: the result.
         user: LTI user id ("sub"). Default: the student's id.
     """
     if document["status"] != "graded":
@@ -116,9 +106,6 @@ def timestamp(document: dict) -> str:
     """Return when the grading ended, as RFC 3339 text in UTC.
 
     The platform requires that a later score has a later timestamp.
-
-    Args:
-        document: the result.
     """
     finished = document["batch"].get("finished")
     if finished:
@@ -128,10 +115,6 @@ def timestamp(document: dict) -> str:
 
 
 def comment(document: dict) -> str:
-    """Return the plain text that the platform shows next to the score.
-
-    Args:
-        document: the result.
-    """
+    """Return the plain text that the platform shows next to the score."""
     lost = [c["title"] for c in document["checks"] if c["state"] in ("fail", "partial", "error")]
     return document["verdict"] + (f"; look at: {', '.join(lost)}" if lost else "")

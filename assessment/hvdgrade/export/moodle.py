@@ -22,11 +22,7 @@ NO_SCORE = ("", "-")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this format. It also uses `--column` and `--overwrite` of `canvas`.
-
-    Args:
-        parser: the parser of `hvdgrade export`.
-    """
+    """Add the options of this format. It also uses `--column` and `--overwrite` of `canvas`."""
     group = parser.add_argument_group(
         "moodle",
         "OUT/moodle.csv: a copy of the grading worksheet with the scores, to upload to Moodle. --column\n"
@@ -39,10 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
     """Write the filled worksheet to `args.output` and return lines for the instructor.
-
-    Args:
-        documents: the results of the batch.
-        args: the parsed arguments.
 
     Raises:
         CannotExport: an option is missing, or the worksheet cannot be used.
@@ -72,8 +64,6 @@ def fill(
     """Fill the column of the grade.
 
     Args:
-        worksheet: content of the file that Moodle exported.
-        documents: the results. Their scores are scaled to the maximum grade of the worksheet.
         column: name of the column. Default: "Grade".
         overwrite: whether to replace grades that are already there. Default: False.
         names: names of the submissions that are still handed in. If one student has several results,
@@ -126,11 +116,6 @@ def fill(
 def maximum(head: list[str], rows: list[list[str]], at: int) -> float:
     """Return the maximum grade. Moodle writes it to the right of the grade, in the row of each student.
 
-    Args:
-        head: names of the columns.
-        rows: cells of each student's row.
-        at: index of the column of the grade.
-
     Raises:
         CannotExport: the column is not that of the grade, or there is no maximum grade, because the
             assignment uses a scale.
@@ -169,11 +154,8 @@ def match(
     """Assign results to rows, by the participant number or by another cell left of the grade.
 
     Args:
-        documents: the results.
         rows: row number -> cells.
-        at: index of the column of the grade.
         people: row number -> the student, for messages.
-        names: names of the submissions that are still handed in.
 
     Returns:
         A dict from row number to result, and a line for each result that matches several rows, and one for
@@ -210,7 +192,6 @@ def rows_of(
     """Return the rows that fit a student.
 
     Args:
-        student: the student.
         participants: participant number -> rows.
         cells: text of another cell -> rows.
     """

@@ -35,7 +35,6 @@ def nbgrader_score(path: Path | str, points: float = 100, student: str | None = 
     """Return the score in a result of `hvdgrade run --json` or of `hvdgrade batch`.
 
     Args:
-        path: the JSON file, or the output folder of the batch.
         points: maximum points of the notebook's cell. The score is scaled to it, because the maximum of
             the result is lower if a check could not run on the grader's host. Default: 100.
         student: the student's id or e-mail address, if `path` is a folder. Default: None.

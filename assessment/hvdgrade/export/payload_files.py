@@ -15,9 +15,6 @@ def write_payloads(
 
     Args:
         payloads: name of the submission -> content of its file, or None if it gets no file.
-        folder: the folder to write to.
-        pattern: path of each file in the folder, with "*" in place of the submission's name.
-        messages: further lines for the instructor.
 
     Returns:
         Lines for the instructor.

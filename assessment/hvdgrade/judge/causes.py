@@ -32,7 +32,6 @@ def likely(case: Case, *causes: Cause) -> str:
     """Return a help text that names the two most likely causes that the evidence does not rule out.
 
     Args:
-        case: the evidence of the run.
         causes: the most likely one first. At least one of them is always possible.
     """
     said = [cause.says(case) for cause in causes if cause.possible(case)][:2]

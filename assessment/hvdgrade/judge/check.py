@@ -95,8 +95,6 @@ def check(
     """Register the decorated function as the check `id`.
 
     Args:
-        id: name of the check under [points] in profiles.toml.
-        title: title in the report.
         depends_on: ids of the checks that must not fail. If one of them failed, the function is not called.
             Of several ids in a tuple, the first one that this machine can check counts.
     """

@@ -72,11 +72,7 @@ LIBRARIES = (SILENT_KERAS, KERAS, HOROVOD, TRAINERS, DDP, MPI4PY)
 
 
 def library_of(imports: frozenset[str]) -> Library | None:
-    """Return the library with which a script exchanges gradients, or None if it imports none.
-
-    Args:
-        imports: every module that the script imports by name.
-    """
+    """Return the library with which a script exchanges gradients, or None if it imports none."""
     for library in LIBRARIES:
         wanted = tuple(f"{module}." for module in library.modules)
         if any(f"{name}.".startswith(wanted) for name in imports):

@@ -72,7 +72,6 @@ def worth_probing(done: dict[str, Check], evidence: Evidence) -> bool:
     Args:
         done: the result of `before_probing`. The probe is not needed if one of these checks failed, or if
             there is a single rank.
-        evidence: of the graded run. The probe cannot judge a script that does not read from `Batches`.
     """
     states = {check.state for check in done.values() if check.max_points}
     return states == {"pass"} and evidence.read_batches
@@ -84,8 +83,6 @@ def judge(
     """Evaluate every check and return the judgement.
 
     Args:
-        evidence: all that is known of the run, with recomputed accuracies.
-        rules: the thresholds.
         budget: the time budget in seconds.
         done: the result of `before_probing`, whose checks are not evaluated again. Default: none.
     """

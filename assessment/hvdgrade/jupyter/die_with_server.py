@@ -25,9 +25,6 @@ END_SECONDS = 2 * orphans.GRACE_SECONDS + 6  # how long `end` and the removal of
 def main(arguments: list[str]) -> int:
     """Run `hvdgrade run` and end it with the server.
 
-    Args:
-        arguments: arguments of `hvdgrade run`.
-
     Returns:
         The exit code of the grader, or 128 plus the number of the signal that ended it.
     """
@@ -58,11 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def end(grader: subprocess.Popen) -> None:
-    """Request the grader to end, and after GRACE_SECONDS kill it; then kill all that it started.
-
-    Args:
-        grader: the process of `hvdgrade run`.
-    """
+    """Request the grader to end, and after GRACE_SECONDS kill it; then kill all that it started."""
     if grader.poll() is None:
         grader.terminate()  # not SIGINT, which a shell blocks for a server in the background
         try:

@@ -62,10 +62,8 @@ class Runner:
         """Start to grade a script.
 
         Args:
-            path: path of the script, to show it.
             source: the bytes of the script.
             ranks: number of ranks.
-            profile: name of the profile.
 
         Raises:
             Busy: another grading is running.
@@ -246,11 +244,7 @@ def progress(path: Path) -> dict:
 
 
 def result(path: Path) -> dict | None:
-    """Return the part of the result that the panel shows, or None if there is no valid result.
-
-    Args:
-        path: the file that `hvdgrade run --json` writes.
-    """
+    """Return the part of the result that the panel shows, or None if there is no valid result."""
     try:
         document = read_json(path.read_bytes())
     except FileNotFoundError:
@@ -268,9 +262,6 @@ def read_json(text: bytes) -> Any:
     """Return a JSON value, or None if the text is not JSON.
 
     Numbers that a browser's JSON parser rejects (NaN and infinity) become None, too.
-
-    Args:
-        text: JSON text.
     """
 
     def number(digits: str) -> float | None:
@@ -283,12 +274,7 @@ def read_json(text: bytes) -> Any:
 
 
 def failure_reason(log: Path, code: int) -> str:
-    """Return why there is no result, from the output of the grader or from its exit code.
-
-    Args:
-        log: the output of the grader.
-        code: exit code of the grader.
-    """
+    """Return why there is no result, from the output of the grader or from its exit code."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     lines = [line.strip().removeprefix("hvdgrade: ") for line in text.split("\n")]
     # A line about a stage ("running the submission ...") is not a reason, and neither is the request to

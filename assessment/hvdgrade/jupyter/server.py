@@ -57,11 +57,7 @@ class Handler(APIHandler):
     auth_resource = "hvdgrade"
 
     def initialize(self, runner: Runner) -> None:
-        """Store the runner. Tornado calls this before each request.
-
-        Args:
-            runner: the runner of the server.
-        """
+        """Store the runner. Tornado calls this before each request."""
         self.runner = runner
 
 
@@ -122,7 +118,6 @@ class AssessHandler(Handler):
 
         Args:
             code: HTTP status code. Default: 200.
-            **more: further values of the JSON object.
         """
         self.set_status(code)
         status = self.runner.status() | rules() | {"cores": usable_cores()}

@@ -22,9 +22,6 @@ class CannotWrite(HvdgradeError):
 def check_options(args: argparse.Namespace) -> None:
     """Check that the files which the options name can be written, and that no file is named twice.
 
-    Args:
-        args: the parsed arguments of a command. Options that it does not have are ignored.
-
     Raises:
         CannotWrite: a file cannot be written, or would overwrite the submission or another result.
     """
@@ -56,9 +53,6 @@ def stream(path: Path) -> TextIO | None:
     """Return stdout or stderr if it writes to this file, for example to /dev/stdout; None otherwise.
 
     If the stream is redirected, the file is a plain file, and other processes may be writing to it, too.
-
-    Args:
-        path: the file.
     """
     for candidate in (sys.stdout, sys.stderr):
         try:
@@ -79,7 +73,6 @@ def write(path: Path, content: str | bytes) -> None:
     appended to it.
 
     Args:
-        path: the file.
         content: its content; text is encoded as UTF-8.
 
     Raises:

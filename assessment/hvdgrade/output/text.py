@@ -20,7 +20,6 @@ def plain(value: Any, most: int = MAX_CHARACTERS) -> Any:
     """Return a copy of a JSON value in which every text is shortened and has no disguising characters.
 
     Args:
-        value: any JSON value.
         most: characters that remain of each text. Default: 2000.
     """
     if isinstance(value, dict):
@@ -35,11 +34,7 @@ def plain(value: Any, most: int = MAX_CHARACTERS) -> Any:
 
 
 def as_text(evidence: Any) -> str:
-    """Return the evidence of a check as JSON text with one list per line; "" if there is none.
-
-    Args:
-        evidence: any JSON value.
-    """
+    """Return the evidence of a check as JSON text with one list per line; "" if there is none."""
     if not evidence:
         return ""
     text = json.dumps(evidence, indent=1, ensure_ascii=False, default=str)
@@ -50,9 +45,6 @@ def as_text(evidence: Any) -> str:
 
 def end_of(output: Any) -> dict:
     """Return the last lines of a submission's output.
-
-    Args:
-        output: the output; any other JSON value counts as no output.
 
     Returns:
         A dict with `text`, and if there is any output, `lines` (their number) and `cut` (whether output is
@@ -73,7 +65,6 @@ def line_of(lines: list[str], number: Any) -> str:
     """Return a line of a script, shortened; "" if there is no such line.
 
     Args:
-        lines: the lines of the script.
         number: number of the line, from 1; any other JSON value counts as no line.
     """
     if isinstance(number, int) and 1 <= number <= len(lines):
@@ -85,7 +76,6 @@ def is_number(value: Any, least: float = -math.inf) -> TypeGuard[int | float]:
     """Return whether a JSON value is a number of at least `least`. It may be infinite.
 
     Args:
-        value: any JSON value.
         least: the smallest number that counts. Default: any number counts.
     """
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= least
@@ -95,7 +85,6 @@ def decimal(value: Any, digits: int = 0, otherwise: str = "–") -> str:
     """Return a number as text, with commas between thousands.
 
     Args:
-        value: any JSON value.
         digits: digits after the decimal point. With 0, a number that is not an integer still gets one.
         otherwise: the text for a value that is not a finite number. Default: a dash.
     """
@@ -107,11 +96,7 @@ def decimal(value: Any, digits: int = 0, otherwise: str = "–") -> str:
 
 
 def in_bytes(value: Any) -> str:
-    """Return a number of bytes as text with a unit, for example "1.5 MB"; a dash for other values.
-
-    Args:
-        value: any JSON value.
-    """
+    """Return a number of bytes as text with a unit, for example "1.5 MB"; a dash for other values."""
     if not is_number(value, 0) or not math.isfinite(value):
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
@@ -121,18 +106,10 @@ def in_bytes(value: Any) -> str:
 
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
-    """Return whether a JSON value is a finite number.
-
-    Args:
-        value: any JSON value.
-    """
+    """Return whether a JSON value is a finite number."""
     return is_number(value) and math.isfinite(value)
 
 
 def printable(text: str) -> str:
-    """Return untrusted text for a terminal: in one line, with "?" for each unprintable character.
-
-    Args:
-        text: the text.
-    """
+    """Return untrusted text for a terminal: in one line, with "?" for each unprintable character."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -132,9 +132,5 @@ def _converted(lab: int, number: int, question: workbook.Question) -> BankQuesti
 
 
 def plain_number(value: float) -> str:
-    """Return a number as text with 12 significant digits, without an exponent and without a trailing ".0".
-
-    Args:
-        value: the number.
-    """
+    """Return a number as text with 12 significant digits, without an exponent and without a trailing ".0"."""
     return f"{Decimal(f'{value:.12g}'):f}"

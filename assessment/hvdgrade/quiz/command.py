@@ -22,11 +22,7 @@ exit codes: 0 the file was written, 2 wrong usage, or a file could not be read o
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdgrade quiz`.
-
-    Args:
-        parser: the parser of the command.
-    """
+    """Add the arguments of `hvdgrade quiz`."""
     parser.add_argument("out", type=Path, metavar="OUT", help="the file to write")
     parser.add_argument(
         "--format",
@@ -41,9 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the file and print how many questions it has.
-
-    Args:
-        args: the parsed arguments.
 
     Returns:
         The exit code: 0, or 2 if nothing was written.

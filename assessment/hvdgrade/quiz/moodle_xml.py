@@ -14,11 +14,7 @@ CATEGORY = "$course$/top/Questions of the labs"
 
 
 def content(quizzes: list[LabQuiz]) -> bytes:
-    """Return the file.
-
-    Args:
-        quizzes: the quizzes. Each one becomes a category of the question bank.
-    """
+    """Return the file."""
     root = Element("quiz")
     for quiz in quizzes:
         category = SubElement(SubElement(root, "question", type="category"), "category")

@@ -28,11 +28,7 @@ DATE = (
 
 
 def content(quizzes: list[LabQuiz]) -> bytes:
-    """Return the package, a ZIP archive.
-
-    Args:
-        quizzes: the quizzes. Each one becomes a file of the package.
-    """
+    """Return the package, a ZIP archive."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
         for name, root in {

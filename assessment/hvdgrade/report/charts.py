@@ -10,7 +10,6 @@ def accuracy_chart(timeline: list[dict], budget: object, targets: dict) -> dict 
     """Return the coordinates of the plot of accuracy against time, or None if there is nothing to plot.
 
     Args:
-        timeline: the epochs of a result.
         budget: the time budget in seconds. It is not drawn if it is not a positive number.
         targets: train_accuracy and heldout_accuracy, 0..1, as far as they are known.
     """
@@ -79,9 +78,6 @@ def bar_chart(
 
     Args:
         values: the numbers to count, at least one.
-        width: width of a bar in the unit of the values.
-        first: lower edge of the first bar.
-        last: lower edge of the last bar, which also counts all larger values.
         unit: format of an edge, for example "{:.0f}".
         limit: value that is marked by a line. Default: none.
     """

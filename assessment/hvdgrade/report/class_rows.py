@@ -40,30 +40,18 @@ def told_apart(names: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, st
 
 
 def escaped(text: str) -> str:
-    """Return text in quotes, with escapes for all but ASCII letters and for spaces that a page does not show.
-
-    Args:
-        text: the text.
-    """
+    """Return text in quotes, with escapes for all but ASCII letters and spaces that a page does not show."""
     return re.sub(r"(?<=[' ]) | (?=')", r"\\x20", ascii(text))
 
 
 def appearance(name: str) -> str:
-    """Return a form of a name that is equal for all names that a reader may take for it.
-
-    Args:
-        name: a name.
-    """
+    """Return a form of a name that is equal for all names that a reader may take for it."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return "".join(folded.split())
 
 
 def error_line(document: dict) -> str:
-    """Return the last line of the error that ended a submission, with its rank; "" if there is none.
-
-    Args:
-        document: the result, as in the JSON file.
-    """
+    """Return the last line of the error that ended a submission, with its rank; "" if there is none."""
     output = str(document.get("output") or "")
     if part(document, "resources").get("stop_cause") in CRASHES:
         return plain(last_error(output) or last_of_stderr(output))
@@ -78,11 +66,7 @@ def error_line(document: dict) -> str:
 
 
 def last_of_stderr(output: str) -> str:
-    """Return the last line that a rank wrote to standard error, with the rank; "" if there is none.
-
-    Args:
-        output: what mpirun printed.
-    """
+    """Return the last line that a rank wrote to standard error, with the rank; "" if there is none."""
     for line in reversed(output.splitlines()):
         tag = TAG.match(line)
         if tag and (text := line[tag.end() :].strip()):

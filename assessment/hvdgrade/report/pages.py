@@ -43,7 +43,6 @@ def report_page(document: dict, source: bytes | None = None) -> str:
     """Return the HTML page of one submission.
 
     Args:
-        document: the result, as in the JSON file. The page leaves out what the document lacks.
         source: the submitted script. If it is given, each hint is shown next to its line. Default: None.
     """
     output = end_of(document.get("output"))
@@ -103,9 +102,6 @@ def class_page(
     """Return the HTML page of all submissions, for the instructor.
 
     Args:
-        documents: the results, in any order; the page sorts them by name.
-        similar: pairs of submissions' names (`batch.name`) with their similarity, from `similarity.pairs`.
-        title: heading of the page.
         warnings: sentences that the instructor must see, in addition to those of the page itself.
         reports: folder of the reports `NAME.html`, relative to the page.
     """

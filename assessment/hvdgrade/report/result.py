@@ -127,12 +127,7 @@ def result(graded: Graded) -> dict:
 
 
 def not_refuted(hints: list[dict], checks: list[Check]) -> list[dict]:
-    """Return the hints that the measurements leave possible.
-
-    Args:
-        hints: what the source of the script shows. Each kind of mistake declares which checks refute it.
-        checks: the checks of the decisive round.
-    """
+    """Return the hints that the measurements leave possible."""
     passed = {check.id for check in checks if check.state == "pass"}
     return [hint for hint in hints if not CATALOGUE[hint["mistake"]].refuted_by & passed]
 

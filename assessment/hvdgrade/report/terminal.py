@@ -19,12 +19,7 @@ OUTPUT_LINES = 12
 
 
 def show(document: dict, console: Console) -> None:
-    """Print a result: the verdict, one line per check with advice, and the accuracies of the run.
-
-    Args:
-        document: the result document.
-        console: the terminal.
-    """
+    """Print a result: the verdict, one line per check with advice, and the accuracies of the run."""
     grader = document["grader"]
     if "synthetic" in (grader["data"] or ""):
         console.print("[yellow]Graded on SYNTHETIC data, not on CIFAR-10: a practice run.[/]")

@@ -34,9 +34,6 @@ def framework(imports: frozenset[str]) -> str:
     """Return "torch" or "keras": the framework that the time budget of a script is calibrated with.
 
     If the imports do not decide, the function returns "torch", the faster one.
-
-    Args:
-        imports: names of the modules that the script imports.
     """
     roots = {name.split(".")[0] for name in imports}
     keras = roots & {"keras", "tensorflow", "tf_keras"} or any("hvdlab.keras" in m for m in imports)
@@ -56,9 +53,7 @@ def calibrate(
     Args:
         framework: "torch" or "keras".
         ranks: number of processes.
-        data: folder with the data sets.
         rules: the profile, with the network, the batch size and the seconds of the calibration.
-        tier: one of `sandbox.TIERS`.
         tell: progress callback. Default: does nothing.
 
     Raises:

@@ -61,12 +61,6 @@ def ask_for_stacks(
 
     mpirun is stopped (SIGSTOP) until all ranks have printed, because it ends the other ranks as soon
     as it notices that one rank has ended.
-
-    Args:
-        jail: the jail in which the submission runs.
-        process: the process that the grader started, whose output is read.
-        output: receives the output.
-        seconds: how long to wait for the ranks, and again for the end of the process.
     """
     ranks = jail.rank_processes()
     # Only processes of the submission: ranks whose mpirun has ended are children of this grader.

@@ -36,7 +36,6 @@ class Monitor:
     """A run that is being watched: a context manager. Call `poll` until `end_cause` returns a cause.
 
     Args:
-        run: an entered sandboxed run, which the monitor starts.
         copies: empty folder that receives the copies of weights and records.
         limit: seconds from launch after which the run is ended ("timeout") ...
         stall: seconds without any work on any rank after which it is ended ("hang").
@@ -136,11 +135,7 @@ class Monitor:
         return None if self.process.poll() is None else "ended"
 
     def finish(self, cause: str) -> Observation:
-        """End what is left of the run, and return what was observed.
-
-        Args:
-            cause: the result of `end_cause`.
-        """
+        """End what is left of the run, and return what was observed."""
         run, seen = self.run, self.seen
         seen.seconds = time.monotonic() - self.started
         seen.other_work = self.other_work.result()

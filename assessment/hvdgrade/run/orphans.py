@@ -65,9 +65,6 @@ def kill_until_gone(find: Callable[[], list[psutil.Process]]) -> None:
     """Kill processes repeatedly until none is left, or GRACE_SECONDS have passed.
 
     One round is not enough, because a process can start another one before it is killed.
-
-    Args:
-        find: returns the processes that still run.
     """
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline and (processes := find()):
@@ -79,7 +76,6 @@ def signal_all(processes: Collection[psutil.Process], number: int) -> None:
     """Send a signal to each process, and ignore those that have ended or belong to another user.
 
     Args:
-        processes: the processes.
         number: number of the signal.
     """
     for process in processes:
@@ -100,11 +96,7 @@ def clear_left_over() -> None:
 
 
 def end_and_clear(folders: list[Path]) -> None:
-    """End all processes that belong to these folders, graders first and with SIGTERM; remove the folders.
-
-    Args:
-        folders: folders for temporary files that graders or batches made.
-    """
+    """End all processes that belong to these folders, graders first and with SIGTERM; remove the folders."""
     # On SIGTERM a grader ends its submission and cleans up. A grader of a batch is recognised by its TMPDIR,
     # the folder `tmp` that the batch gave it. The processes in its sandbox have other values of TMPDIR.
     temporary = {str(folder / "tmp") for folder in folders}

@@ -85,9 +85,6 @@ def sample(stat: str, processors: set[int], seconds: float, own: float) -> Sampl
     """Return the sample for the content of /proc/stat.
 
     Args:
-        stat: the content.
-        processors: numbers of the processors to add up.
-        seconds: time at which it was read.
         own: processor time of the run and the grader so far, in seconds.
 
     Raises:

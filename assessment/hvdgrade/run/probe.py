@@ -46,14 +46,9 @@ def probe(
     """Run `source` on the data of the probe, see `hidden_data.for_probe`.
 
     Args:
-        source: the submission.
         ranks: number of processes.
         views: writes the data of the probe into a folder, for so many steps of an epoch.
-        folder: where to write them; what an earlier probe left there is used again.
         batch: batch size per rank in the graded run.
-        evidence: folder to which the weights are copied.
-        rules: the thresholds.
-        tier: of the sandbox.
         tell: progress callback. Default: does nothing.
         steps: steps of an epoch, for a script that writes the record itself. Default: as in the graded run.
         bits: precision of the lab's networks, 64 or 32. Default: 64 unless batches are too large for that.

@@ -57,10 +57,6 @@ def require_start(
 
     Args:
         source: the bytes of the script.
-        seen: its run.
-        data: folder with the data sets that the run was shown.
-        rules: the profile.
-        tier: one of `sandbox.TIERS`.
         tell: progress callback. Default: does nothing.
 
     Raises:
@@ -89,9 +85,6 @@ def failures(
 
     Args:
         statements: import statements of one line each. At most MAX_STATEMENTS are tried.
-        data: folder with the data sets.
-        rules: the profile.
-        tier: one of `sandbox.TIERS`.
     """
     tries = [TRY % (each, each) for each in statements[:MAX_STATEMENTS]]
     program = "".join([BEGIN, *tries, END]).encode()
@@ -104,12 +97,7 @@ def failures(
 
 
 def explain(statement: str, message: str) -> str:
-    """Return what a failed import means and what to do, as the end of a sentence.
-
-    Args:
-        statement: the import statement.
-        message: the message of its exception.
-    """
+    """Return what a failed import means and what to do, as the end of a sentence."""
     if statement.startswith("from ."):
         return (
             f"imports another file of your own ({statement}), but only one file is graded: put everything "

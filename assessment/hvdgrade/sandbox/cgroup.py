@@ -45,8 +45,6 @@ def read(folder: Path, name: str, key: str = "") -> int | None:
     """Return the number in a file of a group, or None if there is none.
 
     Args:
-        folder: the folder of the group.
-        name: name of the file.
         key: beginning of the line that holds the number. Default: the first line with a number.
     """
     try:
@@ -71,11 +69,7 @@ def processor_seconds(folders: dict[str, Path]) -> float | None:
 
 
 def is_root(folders: dict[str, Path]) -> bool:
-    """Return whether the group that `processor_seconds` reads contains all processes of the machine.
-
-    Args:
-        folders: as for `processor_seconds`.
-    """
+    """Return whether the group that `processor_seconds` reads contains all processes of the machine."""
     if "cpuacct" in folders:
         return (folders["cpuacct"] / "release_agent").exists()
     return not (folders[""] / "cgroup.type").exists()
@@ -97,8 +91,6 @@ def make(parent: Path, name: str, files: tuple[str, ...]) -> Path:
     The function also removes groups there that a grader left behind which is no longer running.
 
     Args:
-        parent: folder of the group in which to create the new one.
-        name: name of the new group.
         files: the control files that the new group must have.
 
     Returns:

@@ -33,9 +33,6 @@ def why_no_cuda(name: str) -> str:
     """Return why a submission cannot compute on the GPUs of this machine; "" if it can, or if there are none.
 
     The result is cached in this process.
-
-    Args:
-        name: of the isolation level.
     """
     if not visible_gpus():
         return ""

@@ -56,8 +56,6 @@ def restrict(taken: int, allowed: dict[str, int], scoped: bool = False) -> None:
     """Give up the rights `taken` to all files except those beneath the paths of `allowed`.
 
     Args:
-        taken: bit mask of rights, such as `READ`. The right to rename or link between folders
-            (`REFER`) is always added.
         allowed: path -> bit mask of the rights that stay for this path. For a folder they stay for
             everything beneath it, too. A path that does not exist, or that this process cannot
             reach anyway, is skipped.

@@ -64,8 +64,6 @@ def why_no_data(folder: Path, user: int, reachable: bool) -> str:
     """Return why `user` cannot read the data in `folder`, and what to do; "" if it can.
 
     Args:
-        folder: the folder with the data of a run.
-        user: the user id of the submission.
         reachable: whether the submission reaches the folder by its path on the host.
     """
     closed = closed_to_others(folder) if reachable else None

@@ -90,7 +90,6 @@ class Sandbox:
     It is a context manager, which removes the folder on exit. The caller must end the processes.
 
     Args:
-        tier: the isolation level, as returned by `sandbox.tier(name)`.
         ranks: the expected number of ranks. The limit on processes grows with it.
         data: one folder per rank.
         memory_bytes: limit in bytes for all processes together (with cgroups). Without cgroups it
@@ -234,13 +233,7 @@ class Sandbox:
     def command(
         self, program: list[str], ready: int | None = None, info: int | None = None
     ) -> list[str]:
-        """Return the command line that runs `program` inside the sandbox.
-
-        Args:
-            program: the command to run, as a list of arguments.
-            ready: file descriptor that receives one byte when the sandbox is set up.
-            info: file descriptor to which bubblewrap writes the process id of its child.
-        """
+        """Return the command line that runs `program` inside the sandbox."""
         inside = {"limits": self.limits(), "user": self.user, "follow": True}
         if ready is not None:
             inside["ready"] = ready

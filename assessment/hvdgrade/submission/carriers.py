@@ -27,7 +27,6 @@ def carriers(script: Script, source: bytes) -> dict[str, Places]:
     """Return the texts of a script that could carry data: kind -> places.
 
     Args:
-        script: the parsed script.
         source: its bytes.
     """
     docstrings = {n.value for n in script.nodes if isinstance(n, ast.Expr) and is_text(n.value)}
@@ -62,11 +61,7 @@ def reversed_pairs(places: Places) -> Iterator[tuple[str, int]]:
 
 
 def compressed_bytes(places: Places) -> int:
-    """Return how many bytes the texts of some places have after compression.
-
-    Args:
-        places: line and text of each, in any order.
-    """
+    """Return how many bytes the texts of some places have after compression."""
     text = "\n".join(text for _, text in sorted(places))
     return len(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)) - EMPTY
 
@@ -75,7 +70,6 @@ def suspicious(script: Script, source: bytes) -> Iterator[tuple[int, str]]:
     """Yield a line and a text for each kind of place that could carry more than honest scripts have.
 
     Args:
-        script: the parsed script.
         source: its bytes.
     """
     found = carriers(script, source)

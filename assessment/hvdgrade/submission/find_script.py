@@ -80,9 +80,6 @@ class Unreadable(NotGradable):
 def read_script(path: Path) -> bytes:
     """Return the bytes of a submission that can be graded.
 
-    Args:
-        path: the script, or the folder that holds it.
-
     Raises:
         NotGradable: there is no such file, or it is not a training script.
         OSError: this machine is too busy, or has too little memory, to check that.
@@ -101,9 +98,6 @@ def read_script(path: Path) -> bytes:
 
 def find_script(parts: Sequence[File]) -> Script:
     """Choose and read the script of a submission.
-
-    Args:
-        parts: the files and folders that were handed in.
 
     Raises:
         NotGradable: none or several of the files could be the script, or it is not a plain file.
@@ -126,7 +120,6 @@ def files_in(part: File, depth: int = MAX_DEPTH) -> list[File]:
     """Return the files of a part of a submission, first those that lie less deep.
 
     Args:
-        part: a file or folder.
         depth: number of levels of folders to look into. Default: MAX_DEPTH.
 
     Raises:
@@ -159,9 +152,6 @@ def files_in(part: File, depth: int = MAX_DEPTH) -> list[File]:
 def entries_of(folder: File) -> Iterator[tuple[File, bool]]:
     """Yield the entries of a folder, and whether each one is a folder; hidden ones are left out.
 
-    Args:
-        folder: the folder.
-
     Raises:
         Unreadable: it cannot be read now.
     """
@@ -179,11 +169,7 @@ def entries_of(folder: File) -> Iterator[tuple[File, bool]]:
 
 
 def preference(file: File) -> tuple[int, int, bool]:
-    """Return the place of a file in the order in which scripts are chosen; the lowest is chosen.
-
-    Args:
-        file: a file of the submission.
-    """
+    """Return the place of a file in the order in which scripts are chosen; the lowest is chosen."""
     name = file.name.rpartition("/")[2]
     lower = name.casefold()
     kind = 0 if lower == SCRIPT else 1 if lower.startswith(Path(SCRIPT).stem) else 2
@@ -192,11 +178,7 @@ def preference(file: File) -> tuple[int, int, bool]:
 
 
 def without_script(files: Sequence[File]) -> str:
-    """Return a sentence that says what was handed in instead of a script.
-
-    Args:
-        files: all files of the submission.
-    """
+    """Return a sentence that says what was handed in instead of a script."""
     if not files:
         return f"its folder holds no .py file: hand in one file named {SCRIPT}."
     if len(files) == 1:
@@ -207,11 +189,7 @@ def without_script(files: Sequence[File]) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Return in words what a file is, judged by its name.
-
-    Args:
-        name: the file name.
-    """
+    """Return in words what a file is, judged by its name."""
     for end, kind in KINDS.items():
         if name.lower().endswith(end):
             return kind
@@ -220,11 +198,7 @@ def kind_of(name: str) -> str:
 
 
 def listed(files: Sequence[File]) -> str:
-    """Return the first names of some files.
-
-    Args:
-        files: the files.
-    """
+    """Return the first names of some files."""
     names = [file.shown for file in files]
     if len(set(names)) < len(names):  # the same name in several folders
         names = [f"{readable(file.path.parent.name)}/{file.shown}" for file in files]
@@ -233,9 +207,6 @@ def listed(files: Sequence[File]) -> str:
 
 def read_file(file: File) -> bytes:
     """Return the bytes of a plain file, at most MAX_SCRIPT_BYTES + 1.
-
-    Args:
-        file: the file.
 
     Raises:
         NotGradable: it is a link, or not a plain file.
@@ -262,20 +233,12 @@ def read_file(file: File) -> bytes:
 
 
 def readable(name: str) -> str:
-    """Return a file name as valid text, in which bytes that are not UTF-8 become \\xNN.
-
-    Args:
-        name: the file name, as `os.listdir` returns it.
-    """
+    """Return a file name as valid text, in which bytes that are not UTF-8 become \\xNN."""
     return in_bytes(name).decode("utf-8", "backslashreplace")
 
 
 def in_bytes(name: str) -> bytes:
-    """Return the bytes of a file name, or of an id that the user's locale cannot encode.
-
-    Args:
-        name: the file name, as `os.listdir` returns it, or the id.
-    """
+    """Return the bytes of a file name, or of an id that the user's locale cannot encode."""
     try:
         return os.fsencode(name)
     except UnicodeEncodeError:

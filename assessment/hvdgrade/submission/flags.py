@@ -61,7 +61,6 @@ def read(script: Script, source: bytes) -> list[tuple[str, int, str]]:
     """Return the kind, the line and the text of every place to flag.
 
     Args:
-        script: the parsed script.
         source: its bytes.
     """
     carried = [("literal", line, text) for line, text in suspicious(script, source)]
@@ -73,7 +72,6 @@ def literals(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
     """Yield a flag for each large literal or long line.
 
     Args:
-        script: the parsed script.
         source: its bytes.
     """
     lines = source.splitlines(keepends=True)
@@ -101,22 +99,14 @@ def literals(script: Script, source: bytes) -> Iterator[tuple[str, int, str]]:
 
 
 def mostly_constant(node: ast.AST) -> bool:
-    """Return whether more than 90 % of the nodes of a collection are constants or collections.
-
-    Args:
-        node: a list, tuple, set or dict.
-    """
+    """Return whether more than 90 % of the nodes of a collection are constants or collections."""
     parts = list(ast.walk(node))
     plain = ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp | ast.unaryop
     return sum(isinstance(p, plain | ast.expr_context) for p in parts) > 0.9 * len(parts)
 
 
 def names(script: Script) -> Iterator[tuple[str, int, str]]:
-    """Yield a flag for each import and call that honest training scripts rarely need.
-
-    Args:
-        script: the parsed script.
-    """
+    """Yield a flag for each import and call that honest training scripts rarely need."""
     modules = {name: kind for kind, words in MODULES.items() for name in words.split()}
     calls = {name: kind for kind, words in CALLS.items() for name in words.split()}
     for name, line in script.imports.items():
@@ -133,11 +123,7 @@ def names(script: Script) -> Iterator[tuple[str, int, str]]:
 
 
 def words(script: Script) -> Iterator[tuple[str, int, str]]:
-    """Yield a flag for each name of the grader that occurs in a string or in the code.
-
-    Args:
-        script: the parsed script.
-    """
+    """Yield a flag for each name of the grader that occurs in a string or in the code."""
     for node in script.nodes:
         text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
         text = text if isinstance(text, str) else getattr(node, "attr", getattr(node, "id", ""))
@@ -149,11 +135,7 @@ def words(script: Script) -> Iterator[tuple[str, int, str]]:
 
 
 def patches(script: Script) -> Iterator[tuple[str, int, str]]:
-    """Yield a flag for each assignment to an attribute or item of a library.
-
-    Args:
-        script: the parsed script.
-    """
+    """Yield a flag for each assignment to an attribute or item of a library."""
     for node in script.nodes:
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
         for target in targets:

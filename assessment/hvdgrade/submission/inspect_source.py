@@ -57,11 +57,7 @@ def inspect(source: bytes) -> dict:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """Return the top-level modules that a statement imports.
-
-    Args:
-        node: any node of a syntax tree.
-    """
+    """Return the top-level modules that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name.partition(".")[0] for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -76,8 +76,6 @@ def cause(code: int, errors: bytes, seconds: int) -> str:
 
     Args:
         code: exit code, or minus the number of a signal.
-        errors: what the process wrote to stderr.
-        seconds: its limit on processor time.
     """
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"The analysis of its source took more than {seconds} s of processor time."

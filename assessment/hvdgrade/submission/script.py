@@ -69,9 +69,6 @@ class Inspection:
 def require_gradable(script: Script) -> None:
     """Check that a training script was handed in, and that it needs no other file of the submission.
 
-    Args:
-        script: the script.
-
     Raises:
         NotGradable: it cannot be graded.
         OSError: this machine is too busy, or has too little memory, to check that.
@@ -105,22 +102,12 @@ def require_gradable(script: Script) -> None:
 
 
 def own_modules(script: Script, imports: tuple[str, ...]) -> list[str]:
-    """Return the imported modules that exist only in the submission, and not in the grader's environment.
-
-    Args:
-        script: the script.
-        imports: the top-level modules that it imports.
-    """
+    """Return the imported modules that exist only in the submission, and not in the grader's environment."""
     return [name for name in imports if name in script.modules and not installed(name, script.path)]
 
 
 def installed(name: str, script: Path) -> bool:
-    """Return whether the grader's environment has a module. The module is not imported.
-
-    Args:
-        name: name of a top-level module.
-        script: path of the script. A module in the same folder, or below, does not count as installed.
-    """
+    """Return whether the grader's environment has a module. The module is not imported."""
     try:
         found = importlib.util.find_spec(name)
     except ValueError:  # the program that runs now, "__main__"

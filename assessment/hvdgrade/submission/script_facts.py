@@ -109,8 +109,6 @@ def first_call(script: Script, last: tuple[str, ...], *, repeated: bool = False)
     """Return the first call of a function whose name ends in one of `last`.
 
     Args:
-        script: the script.
-        last: last parts of dotted names.
         repeated: only look in loops and functions. Default: False.
     """
     calls = [

@@ -110,9 +110,5 @@ def normalised(source: bytes) -> list[str]:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Return whether a statement is a docstring, or another expression that is only a constant.
-
-    Args:
-        node: any node.
-    """
+    """Return whether a statement is a docstring, or another expression that is only a constant."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -65,10 +65,8 @@ def timed(
     """Time calls, which take turns; all ranks make a call at the same time.
 
     Args:
-        comm: all ranks.
         calls: name -> the call.
         rounds: number of timed calls of each name.
-        wait: waits until the device has completed a call.
 
     Returns:
         Name -> seconds: the median over the rounds of the time of the slowest rank.
@@ -94,7 +92,6 @@ def measure(option: str, sizes: Sequence[int]) -> dict:
     """Measure all methods, and an exchange of many gradients, on this rank.
 
     Args:
-        option: a name in OPTIONS. Its environment variables are set already.
         sizes: sizes of the messages in bytes.
 
     Returns:
@@ -206,20 +203,13 @@ def busbw(nbytes: float, seconds: float, ranks: int) -> float:
     """Return the bus bandwidth in GB/s: the bandwidth that each link of a ring of ranks would need.
 
     Args:
-        nbytes: size of the message.
-        seconds: time of the all-reduce.
         ranks: number of ranks.
     """
     return nbytes / seconds * 2 * (ranks - 1) / ranks / 1e9
 
 
 def show(found: dict, console: Console) -> None:
-    """Print medians of the rounds; a ratio is the median of the ratios of the rounds.
-
-    Args:
-        found: what `allreduce` returned.
-        console: where to print.
-    """
+    """Print medians of the rounds; a ratio is the median of the ratios of the rounds."""
     n, ways, median = found["ranks"], found["ways"], statistics.median
     peers = [way for way in ways if way not in ("horovod", "memcpy")]
     names = [f"\n{NAMES.get(way, way)}" for way in peers]
@@ -258,12 +248,7 @@ def show(found: dict, console: Console) -> None:
 
 
 def plot(found: dict, path: Path) -> None:
-    """Draw bus bandwidth by message size, with the range of the rounds, and memcpy as the limit.
-
-    Args:
-        found: what `allreduce` returned.
-        path: the file; its suffix is the format.
-    """
+    """Draw bus bandwidth by message size, with the range of the rounds, and memcpy as the limit."""
     factor = 2 * (found["ranks"] - 1) / found["ranks"]
     with results.drawing(path) as axes:
         for way, by_size in found["ways"].items():

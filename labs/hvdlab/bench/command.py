@@ -40,11 +40,7 @@ COMMANDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add one subcommand per benchmark, with its arguments.
-
-    Args:
-        parser: the parser of `hvdlab bench`.
-    """
+    """Add one subcommand per benchmark, with its arguments."""
     what = parser.add_subparsers(dest="what", required=True)
     # These two have their arguments here, because the module of the optimizers imports a framework.
     optimizers = what.add_parser(

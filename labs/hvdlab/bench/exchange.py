@@ -78,8 +78,6 @@ def keras_step(keras: ModuleType, hvd: ModuleType, kind: str, batch_size: int) -
 
     Args:
         keras: the module Keras 3 or legacy Keras (`tf_keras`).
-        hvd: Horovod's binding for this version of Keras.
-        kind: one of KINDS.
         batch_size: images per step.
     """
     keras.mixed_precision.set_global_policy(
@@ -138,8 +136,6 @@ def torch_step(exchange: str, kind: str, batch_size: int) -> Step:
     """Return a step of the assessment network, and its number of weights.
 
     Args:
-        exchange: how the gradients are sent, a name of `gradient_exchanges.EXCHANGES`.
-        kind: one of KINDS.
         batch_size: images per step.
     """
     import horovod.torch as hvd
@@ -178,8 +174,6 @@ def milliseconds_of_each(
 
     Args:
         step_of: kind of step and batch size -> the step.
-        horovod: the binding that starts and stops Horovod.
-        comm: all ranks.
         rounds: number of rounds; in each of them every kind has one block of steps.
         steps: timed steps per block.
         batch_size: images per rank.
@@ -232,7 +226,6 @@ def exchange(
         steps: timed steps per block.
         batch_size: images per rank.
         tell: is called with one line of progress per binding.
-        bindings: names of BINDINGS.
 
     Returns:
         Binding -> {kind of step: [milliseconds per step]}: one number per round, the mean over the ranks.
@@ -260,9 +253,7 @@ def show(found: dict, batch_size: int, console: Console) -> None:
     """Print medians over the rounds. Costs and ratios compare steps of the same round.
 
     Args:
-        found: what `exchange` returned.
         batch_size: images per rank.
-        console: where to print.
     """
     table = results.table(
         ["binding", "step"], ["ms", "min .. max", "cost, ms", "of limit", "min .. max"]
@@ -310,7 +301,6 @@ def one_run(binding: str, rounds: str, steps: str, batch_size: str) -> None:
     """Measure the steps on one rank and report them; the arguments are those of the command line.
 
     Args:
-        binding: a value of BINDINGS.
         rounds: number of rounds.
         steps: timed steps per block.
         batch_size: images per rank.

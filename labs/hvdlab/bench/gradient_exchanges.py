@@ -40,10 +40,7 @@ def one_by_one(
     """Return `hvd.DistributedOptimizer`: it sends each gradient as soon as the backward pass has it.
 
     Args:
-        hvd: `horovod.torch`.
-        model: its parameters get the averaged gradients.
         optimizer: makes the step.
-        compression: how a gradient reaches Horovod.
         polled: whether the step checks every 50 us whether the gradients have arrived. Horovod's own
             `synchronize` checks every millisecond (torch/mpi_ops_v2.cc, WaitAndClear).
         groups: 1 lets Horovod wait until it has all gradients, and send them with one all-reduce.

@@ -26,7 +26,6 @@ def measure(shapes: Sequence[Shape], repeats: int) -> dict[str, list[float]]:
     """Measure steps in a TensorFlow graph; the optimizers take turns on the same weights.
 
     Args:
-        shapes: of the weights.
         repeats: number of timed steps.
 
     Returns:

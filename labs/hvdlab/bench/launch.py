@@ -93,9 +93,6 @@ SETTINGS = LAUNCHER | HOROVOD | PYTORCH
 def setting(name: str) -> Setting:
     """Return a setting of SETTINGS, or the sum of several.
 
-    Args:
-        name: a name, or names with " + " between them.
-
     Raises:
         KeyError: there is no such setting.
     """
@@ -144,9 +141,7 @@ def launch_settings(
     """Measure images/s of both ranks together with each setting, in turns.
 
     Args:
-        training: how the ranks train.
         framework: "torch" or "keras".
-        settings: names as `setting` reads them.
 
     Returns:
         Setting -> images/s, one number per round. LIMIT and FULL come first.
@@ -192,10 +187,8 @@ def show(found: dict, framework: str, batch_size: int, console: Console) -> None
     """Print medians with their range, and ratios to FULL and to LIMIT of the same round.
 
     Args:
-        found: what `launch_settings` returned.
         framework: "torch" or "keras".
         batch_size: images per rank.
-        console: where to print.
     """
     table = results.table(["launch"], ["images/s", "min .. max", "ratio", "min .. max", "of limit"])
     for label, rates in found.items():

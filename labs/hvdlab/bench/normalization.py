@@ -31,11 +31,7 @@ Steps = dict[str, Callable[[], object]]  # "plain" and "ghost" -> forward and ba
 
 
 def torch_steps(memory_format: str) -> tuple[Steps, str]:
-    """Return the steps of PyTorch's layers, and the name of the device.
-
-    Args:
-        memory_format: of the images, such as "channels_last".
-    """
+    """Return the steps of PyTorch's layers, and the name of the device."""
     import torch
 
     from hvdlab.torch.normalization import GhostBatchNorm2d
@@ -86,7 +82,6 @@ def measure(variant: str, repeats: int) -> dict:
     """Measure both layers of a variant in this process.
 
     Args:
-        variant: a value of VARIANTS.
         repeats: number of timed steps.
 
     Returns:
@@ -120,12 +115,7 @@ def normalization(
 
 
 def show(found: dict, console: Console) -> None:
-    """Print medians, and ratios of ghost batch norm to plain batch norm in the same round.
-
-    Args:
-        found: what `normalization` returned.
-        console: where to print.
-    """
+    """Print medians, and ratios of ghost batch norm to plain batch norm in the same round."""
     table = results.table(["layer"], ["plain", "ghost", "ratio", "min .. max"])
     for label, times in found.items():
         table.add_row(

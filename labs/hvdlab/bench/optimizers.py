@@ -27,9 +27,6 @@ def timm_optimizer(name: str) -> type[torch.optim.Optimizer]:
 
     `make setup` puts timm into the folder `oracles` of the environment. A timm that pip installed works too.
 
-    Args:
-        name: of the class, such as "Lamb".
-
     Raises:
         ImportError: timm is in neither place.
     """
@@ -100,12 +97,8 @@ def measure(
     """Measure steps of all optimizers, which take turns on the same weights.
 
     Args:
-        shapes: of the weights.
         repeats: number of timed steps.
-        threads: numbers of threads of PyTorch on the processor. They take turns too, so that they can be
-            compared with each other.
         device: where the weights are. On a GPU each step is complete before the next one starts.
-        clock: see `results.milliseconds_in_turns`.
 
     Returns:
         Number of threads -> label -> [milliseconds per step].
@@ -139,7 +132,6 @@ def optimizer_steps(
     """Measure all optimizers on some networks. Keras' optimizers are measured with one thread.
 
     Args:
-        networks: names in `weight_shapes.NETWORKS`.
         threads: numbers of threads, ascending; on a GPU the number is always 1.
         repeats: number of timed steps.
         tell: is called with one line of progress per network.
@@ -182,12 +174,7 @@ def optimizer_steps(
 
 
 def show(found: list[dict], console: Console) -> None:
-    """Print medians, and medians over the rounds of ratios: to peers, and to fewer threads.
-
-    Args:
-        found: what `optimizer_steps` returned.
-        console: where to print.
-    """
+    """Print medians, and medians over the rounds of ratios: to peers, and to fewer threads."""
     known = optimizers() | KERAS_OPTIMIZERS
     algorithms = {label: algorithm for label, (algorithm, _) in known.items()}
     for part in found:

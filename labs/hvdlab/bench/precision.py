@@ -43,9 +43,6 @@ def main(args: argparse.Namespace) -> int:
 def precision(training: ranks.Training) -> dict:
     """Measure images/s of one process in each precision, in turns.
 
-    Args:
-        training: how the processes train.
-
     Returns:
         Framework -> {"device": its name, "rates": {precision: [images/s], one number per round}}.
 
@@ -72,10 +69,7 @@ def show(found: dict, batch_size: int, console: Console, network: str = ASSESSME
     """Print medians with their range, ratios to float32, and which precision the labs choose.
 
     Args:
-        found: what `precision` returned.
         batch_size: images per step.
-        console: where to print.
-        network: the network that was trained.
     """
     table = results.table(
         ["framework", "precision"], ["images/s", "min .. max", "ratio", "min .. max"]
@@ -109,7 +103,6 @@ def one_run(
         precision: "float32", "TF32" or "bfloat16".
         steps: timed steps.
         batch_size: images per step.
-        network: a network of the assessment.
     """
     batches = random_batches(int(batch_size), 0, 1)
     training = {"steps": int(steps), "network": network}

@@ -85,11 +85,7 @@ def chosen_device(asked: str | None, ranks: int) -> str:
 
 
 def ranks_of_all(asked: str | None) -> int:
-    """Return one rank per GPU if there are several GPUs, else one per core; at least 2.
-
-    Args:
-        asked: the value of `--device`; "cpu" leaves GPUs out.
-    """
+    """Return one rank per GPU if there are several GPUs, else one per core; at least 2."""
     present = 0 if asked == "cpu" else gpus()
     return max(2, present if present > 1 else usable_cores())
 
@@ -103,11 +99,8 @@ def run(
     them.
 
     Args:
-        module: the module whose ranks call `tell`.
         ranks: number of ranks.
-        arguments: of the module; they are converted to text.
         device: "cpu" or "gpu".
-        environment: environment variables in addition to those of `launch.local.environment`.
 
     Returns:
         What each rank passed to `tell`.
@@ -135,7 +128,6 @@ def rates_in_turns(
 
     Args:
         runs: identifies each run -> its name for the lines of progress.
-        start_run: starts the ranks of a run and returns their reports: dicts with "images_per_second".
         training: decides the number of rounds, and prints the progress.
 
     Returns:
@@ -158,10 +150,7 @@ def start(
     """Run `python -m MODULE ARGUMENTS` on ranks, and return their reports.
 
     Args:
-        module: the module whose ranks call `tell`.
         ranks: number of ranks.
-        environment: all environment variables of the launcher and the ranks.
-        arguments: of the module; they are converted to text. The first one is its name in messages.
         device: "cpu" or "gpu".
 
     Returns:
@@ -236,11 +225,7 @@ def processor() -> str:
 
 
 def tell(report: dict) -> None:
-    """Report what this rank measured. Each rank calls it once.
-
-    Args:
-        report: becomes one line of JSON on stdout.
-    """
+    """Report what this rank measured. Each rank calls it once."""
     # One write with its newline, because lines of several ranks must not mix.
     sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()

@@ -36,12 +36,7 @@ def add_rounds(parser: argparse.ArgumentParser, rounds: int) -> None:
 
 
 def add_ranks(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--ranks` and `--force`, for benchmarks whose number of ranks can be chosen.
-
-    Args:
-        parser: the parser of the benchmark.
-        what: the help of `--ranks`.
-    """
+    """Add `--ranks` and `--force`, for benchmarks whose number of ranks can be chosen."""
     parser.add_argument("--ranks", type=positive, help=what)
     parser.add_argument(
         "--force", action="store_true", help="start more ranks than this machine has room for"
@@ -54,9 +49,7 @@ def add_steps(
     """Add `--steps` and `--batch-size`, for benchmarks that train.
 
     Args:
-        parser: the parser of the benchmark.
         steps: default of `--steps`.
-        batch_help: what the batch size counts.
     """
     parser.add_argument(
         "--steps", type=positive, default=steps, help=f"timed steps per run (default {steps})"
@@ -174,8 +167,6 @@ def table(left: Sequence[str], right: Sequence[str], narrow: bool = False) -> Ta
     """Return an empty table.
 
     Args:
-        left: titles of the first columns, which hold text.
-        right: titles of the other columns, which hold numbers.
         narrow: put one space between columns in place of two, so that many columns fit into 80
             characters.
     """
@@ -223,8 +214,6 @@ def keep(
     """Write the figures and the arguments to `args.json`, and draw the figures into `args.plot`.
 
     Args:
-        args: arguments of the benchmark.
-        measured: the figures of all rounds.
         plot: draws `measured` into a file. Default: there is no figure.
     """
     if args.json:

@@ -45,8 +45,6 @@ def scaling(most: int, training: launched.Training) -> dict[str, dict[int, dict]
 
     Args:
         most: largest number of ranks.
-        training: how the ranks train. Its batch size is that of every rank in weak scaling, and in strong
-            scaling that of a rank among `most` ranks.
 
     Returns:
         "weak" and "strong" -> {ranks: {"batch_size": images per rank, "exchanged": [images/s], "alone":
@@ -82,9 +80,6 @@ def link_of(measured: dict) -> Link:
     """Return the link between ranks as `hvdlab bench allreduce` measured it.
 
     Its latency includes Horovod's cycle, because the benchmark measured Horovod's all-reduce.
-
-    Args:
-        measured: what `hvdlab.bench.allreduce.allreduce` returned.
     """
     times = measured["ways"]["horovod"]
     sizes = [int(nbytes) for nbytes in times for _ in times[nbytes]]
@@ -97,11 +92,6 @@ def predict(
     """Return what the cost model predicts from a link and from ranks without an exchange.
 
     The model assumes that computation and exchange do not overlap, because the same cores do both here.
-
-    Args:
-        found: what `scaling` returned.
-        link: between the ranks.
-        network: the network that was trained.
 
     Returns:
         "weak" and "strong" -> {ranks: prediction}.
@@ -120,13 +110,7 @@ def predict(
 
 
 def show(found: dict, console: Console, predicted: dict | None = None) -> None:
-    """Print medians of the rounds. Speed-up, efficiency and ratio are medians of those of the rounds.
-
-    Args:
-        found: what `scaling` returned.
-        console: where to print.
-        predicted: what `predict` returned, for two more columns.
-    """
+    """Print medians of the rounds. Speed-up, efficiency and ratio are medians of those of the rounds."""
     median = statistics.median
     more = ["predicted", "off by"] if predicted else []
     titles = ["ranks", "batch", "images/s", "min .. max", "speed-up", "eff.", "alone", "ratio"]
@@ -157,12 +141,7 @@ def show(found: dict, console: Console, predicted: dict | None = None) -> None:
 
 
 def plot(found: dict, path: Path) -> None:
-    """Draw the speed-up over one rank, with and without an exchange, into a file.
-
-    Args:
-        found: what `scaling` returned.
-        path: the file; its suffix is the format.
-    """
+    """Draw the speed-up over one rank, with and without an exchange, into a file."""
     with results.drawing(path) as axes:
         for kind, by_ranks in found.items():
             counts = [int(n) for n in by_ranks]

@@ -96,10 +96,7 @@ def trained_by_torch(
     """Train with PyTorch on this rank.
 
     Args:
-        comm: all ranks.
-        batches: the images of this rank.
         options: "steps" and "network", for `hvdlab.torch.throughput.measure`.
-        device: where to train.
         distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
     """
     import torch
@@ -147,7 +144,6 @@ def random_batches(batch_size: int, rank: int, size: int) -> "Batches":
 
     Args:
         batch_size: images per rank.
-        rank: of this process.
         size: number of ranks.
     """
     import numpy as np
@@ -170,11 +166,6 @@ def throughput(
     variants: Sequence[str] = tuple(VARIANTS),
 ) -> dict:
     """Measure images/s of every variant at every number of ranks, in turns.
-
-    Args:
-        training: how the ranks train.
-        rank_counts: numbers of ranks.
-        variants: names of VARIANTS.
 
     Returns:
         Variant -> {"device": its name, "rates": {ranks: [images/s], one number per round}}.
@@ -201,10 +192,7 @@ def show(found: dict, batch_size: int, console: Console, network: str = ASSESSME
     """Print medians with their range. A ratio is the median of the ratios of the rounds.
 
     Args:
-        found: what `throughput` returned.
         batch_size: images per rank.
-        console: where to print.
-        network: the network that was trained.
     """
     table = results.table(
         ["variant"], ["ranks", "images/s", "min .. max", "efficiency", "of limit", "to ddp-torch"]
@@ -264,11 +252,8 @@ def one_run(
     """Train on one rank and report the speed; the arguments are those of the command line.
 
     Args:
-        variant: one of VARIANTS.
         steps: timed steps.
         batch_size: images per rank.
-        network: a network of the assessment.
-        exchange: how PyTorch's gradients are sent, a name of `gradient_exchanges.EXCHANGES`.
     """
     comm = ranks.communicator()
     batches = random_batches(int(batch_size), comm.rank, comm.size)

@@ -31,9 +31,7 @@ def transformer(
 
     Args:
         layers: number of encoder layers.
-        width: size of the hidden state.
         vocabulary: number of tokens that have an embedding.
-        positions: largest length of a sequence, in tokens.
 
     Source: Devlin et al., "BERT", 2018, arXiv:1810.04805.
     """

@@ -29,10 +29,6 @@ def difference(run: Run, guarded: Collection[int]) -> Difference | None:
     other, also if both calls are of the same kind. Ranks may make one call in different lines, for example
     the broadcast in the two branches of an `if`.
 
-    Args:
-        run: the events of the run.
-        guarded: lines of calls under a test of the rank.
-
     Returns:
         The difference, or None if all ranks made the same calls.
     """
@@ -61,10 +57,8 @@ def _first(
     under the test, and not the line inside the function.
 
     Args:
-        one: the collectives of the first rank.
         other: those of the second one.
         steps: the lines that were running in each step of an optimizer, of both ranks.
-        guarded: lines of calls under a test of the rank.
     """
     stacks = [
         [call["stack"] for call in calls] + of_steps

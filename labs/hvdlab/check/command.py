@@ -43,11 +43,7 @@ class CheckError(HvdlabError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `hvdlab check` to a parser.
-
-    Args:
-        parser: of the command.
-    """
+    """Add the arguments of `hvdlab check` to a parser."""
     parser.add_argument(
         "-np", dest="ranks", type=positive, default=2, help="number of ranks (default 2)"
     )
@@ -76,9 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run `hvdlab check`.
-
-    Args:
-        args: as `add_arguments` defines them.
 
     Returns:
         The exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
@@ -126,8 +119,6 @@ def check(
     """Run a script on some ranks for a few steps, and return its distributed mistakes.
 
     Args:
-        script: path of the training script.
-        *arguments: of the script.
         ranks: number of ranks. Default 2.
         steps: training steps after which a loop ends. Default 8.
         timeout: time limit of the run, in seconds. Default 300.
@@ -135,7 +126,6 @@ def check(
         force: start the ranks even if this machine has too few cores or too little memory for so many.
             Default False.
         tell: is called with a line of text when the ranks are about to start. Default: nothing.
-        **variables: of the environment.
 
     Returns:
         The findings, and how the run ended.
@@ -226,8 +216,6 @@ def _error(
     """Return in one sentence why a run failed by itself.
 
     Args:
-        run: its events.
-        output: what the ranks printed.
         deadlock: whether the run was ended because of a deadlock.
         timeout: the time limit in seconds that ended the run, or None.
         explained: whether there are findings, which explain a deadlock.

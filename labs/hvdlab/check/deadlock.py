@@ -37,7 +37,6 @@ class Deadlock:
     run (in seconds).
 
     Args:
-        folder: where the ranks write their events. A file `stop` in it ends them.
         ranks: number of ranks.
 
     Attributes:

@@ -21,10 +21,6 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
     The events of the run are evidence. The source only adds what a run of a few steps on this machine
     cannot show: a GPU that is not there, a file that is saved in epoch 10.
 
-    Args:
-        events: by rank, as `event_log.Watch` writes them.
-        facts: the facts of the source.
-
     Returns:
         Findings, without those that another finding explains.
     """

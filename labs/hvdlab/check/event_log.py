@@ -66,9 +66,7 @@ class Watch:
     """The events of one rank, and its progress.
 
     Args:
-        folder: gets rank-R.jsonl. When a file `stop` appears in it, this process ends.
         script: absolute path; lines are lines of it.
-        rank: of this process.
         size: number of ranks.
         limit: training steps after which a loop ends.
     """
@@ -129,9 +127,7 @@ class Watch:
         """Write an event.
 
         Args:
-            kind: of the event.
             line: of the script. Default None: the line that is running.
-            **facts: more fields, as JSON can hold them. Tensors without dimensions become numbers.
         """
         if line is None:
             line = self.line()
@@ -153,18 +149,13 @@ class Watch:
         return hash(sent) if sent else None
 
     def unsent(self, weights: Iterable[Any]) -> bool:
-        """Return whether the script has broadcast none of some weights.
-
-        Args:
-            weights: tensors or variables.
-        """
+        """Return whether the script has broadcast none of some weights."""
         return self._sent is not None and self._sent.isdisjoint(map(identity, weights))
 
     def reads(self, made: int | None, sharded: bool) -> None:
         """Note that the script begins to read a loader.
 
         Args:
-            made: line that created it.
             sharded: whether it reads the shard of one rank.
         """
         self.loader = made, sharded
@@ -179,8 +170,6 @@ class Watch:
         """Note that a call begins in which the rank may wait for other ranks.
 
         Args:
-            operation: name of the call.
-            line: of the script.
             name: of what it sends, or of the graph that it runs. Default None: no name.
         """
         self.waits.append(Wait(operation, line, time.monotonic(), name))
@@ -200,8 +189,6 @@ class Watch:
 
         Args:
             error: in one line. Default None: there was none.
-            line: where the error was raised.
-            made: where the object was created whose method raised it.
         """
         self.note("end", line, error=error, made=made)
 
@@ -234,11 +221,7 @@ class Watch:
         return frame is None
 
     def save(self, path: Any) -> None:
-        """Write down that the script writes a file, unless it is a file of ours or no file at all.
-
-        Args:
-            path: of the file; an open file is ignored.
-        """
+        """Write down that the script writes a file, unless it is a file of ours or no file at all."""
         try:
             path = os.path.abspath(os.fspath(path))
         except TypeError:  # an open file
@@ -252,7 +235,6 @@ class Watch:
         """A context for a collective: it writes down the call, and where the rank is meanwhile.
 
         Args:
-            operation: name of the collective.
             name: that the script gives to its tensor. Default None: no name.
         """
         # A collective may be made of others, or run inside a training step of Keras.
@@ -273,7 +255,6 @@ class Watch:
         Args:
             may_end: whether the script may end here, after CAP times the step limit. Default True.
             line: of the script. Default None: the line that is running.
-            **facts: more fields of the event.
 
         Raises:
             SystemExit: the script has made enough steps. It still runs the code at its end.
@@ -308,19 +289,11 @@ class Watch:
         A loop whose rounds train ends after `limit` of them. A loop around such a loop ends after EPOCHS
         rounds. The script sees iterables that are exhausted, and continues. Loops that do not train
         are left unchanged.
-
-        Args:
-            line: of the loop.
-            iterable: what the script loops over.
         """
         return Pass(self, line, iterable)
 
     def rounds(self, line: int) -> Loop:
-        """Return the context of a while loop, whose test calls its `again`: see `each`.
-
-        Args:
-            line: of the loop.
-        """
+        """Return the context of a while loop, whose test calls its `again`: see `each`."""
         return Loop(self, line)
 
     def branch(self, line: int, column: int, fixed: bool, test: Any) -> bool:
@@ -330,10 +303,7 @@ class Watch:
         is then None, unless the test has the same value during the whole run.
 
         Args:
-            line: of the statement or expression.
-            column: of it.
             fixed: whether the test has only arguments of the script and constants.
-            test: value of the test.
         """
         taken = bool(test)
         noted = line, column, taken if fixed or not (self.running or self.fitting) else None
@@ -343,13 +313,7 @@ class Watch:
         return taken
 
     def collective(self, line: int, name: str, function: Callable) -> Callable:
-        """Return a collective of mpi4py that writes down its call.
-
-        Args:
-            line: of the call.
-            name: of the method.
-            function: the method.
-        """
+        """Return a collective of mpi4py that writes down its call."""
 
         def call(*arguments: Any, **options: Any) -> Any:
             with self.inside(f"MPI.{name}"):
@@ -358,12 +322,7 @@ class Watch:
         return call
 
     def whole(self, line: int, value: Any) -> Any:
-        """Write down what a rank takes a part of by its rank, and return it.
-
-        Args:
-            line: of the expression.
-            value: an array, a list of items, or a list with one array or list for each rank.
-        """
+        """Write down what a rank takes a part of by its rank, and return it."""
         self._note_whole(line, value, None)
         return value
 
@@ -371,8 +330,6 @@ class Watch:
         """Return a slice, and write down what it is a part of.
 
         Args:
-            line: of the expression.
-            value: an array, a list, or anything else that can be sliced.
             bounds: of the slice: start, stop and step.
         """
         self._note_whole(line, value, [number(bound) for bound in bounds])
@@ -391,13 +348,7 @@ class Watch:
                 self.note("whole", line, **found._asdict(), bounds=bounds)
 
     def decide(self, line: int, text: str, value: Any) -> Any:
-        """Write down a value that a decision to stop depends on, and return the value.
-
-        Args:
-            line: of the decision.
-            text: source of the expression.
-            value: its value; a number, an array without dimensions, or anything else.
-        """
+        """Write down a value that a decision to stop depends on, and return the value."""
         if self.when_run:
             self.when_run(value, lambda result: self.decide(line, text, result))
         seen = self._decisions.get((line, text), 0)

@@ -16,9 +16,6 @@ PLAIN = (str, bytes, int, float)
 def number(value: Any) -> float | None:
     """Return a value as a float.
 
-    Args:
-        value: a number, an array or tensor without dimensions, or anything else.
-
     Returns:
         The number; None for anything else.
     """
@@ -33,11 +30,7 @@ def number(value: Any) -> float | None:
 
 
 def identity(weight: Any) -> int:
-    """Return a number that all references to one weight have in common.
-
-    Args:
-        weight: a tensor of PyTorch, or a variable of TensorFlow or Keras.
-    """
+    """Return a number that all references to one weight have in common."""
     if hasattr(weight, "data_ptr"):
         return weight.data_ptr()
     inner = getattr(weight, "_value", None)  # Keras 3
@@ -46,9 +39,6 @@ def identity(weight: Any) -> int:
 
 def digest(value: Any) -> str | None:
     """Return the hash of a sample of the arrays and tensors in a batch.
-
-    Args:
-        value: an array, a tensor, or lists, tuples and dictionaries of them.
 
     Returns:
         8 hexadecimal digits; None if the batch has no array, or an array that cannot be read.
@@ -80,8 +70,6 @@ def items(value: Any, parts: int) -> Items | None:
     """Return the hashes of the items of an array or list, or of all items of a list of such parts.
 
     Args:
-        value: an array of NumPy or PyTorch, a table of pandas, a list or tuple of numbers and texts, or a
-            list with an array or list for each rank.
         parts: number of ranks.
 
     Returns:
@@ -104,11 +92,7 @@ def items(value: Any, parts: int) -> Items | None:
 
 
 def content(value: Any) -> int | None:
-    """Return the hash of the items of an array or list in any order; None for anything else.
-
-    Args:
-        value: as in `items`.
-    """
+    """Return the hash of the items of an array or list in any order; None for anything else."""
     found = items(value, parts=1)
     return found.content if found else None
 

@@ -35,10 +35,6 @@ WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
 def instrument(source: str | bytes, path: str) -> ast.Module:
     """Return the syntax tree of a script with the calls of the watch.
 
-    Args:
-        source: of the script.
-        path: of the script, for error messages.
-
     Raises:
         SyntaxError: the source is not valid Python.
     """
@@ -53,9 +49,6 @@ def with_decisions(source: bytes) -> list[str]:
     """Return the lines of a script, with only the decisions in calls of the watch.
 
     For AutoGraph, which translates the source of a function, and turns its loops into those of a graph.
-
-    Args:
-        source: of the script, which Python can parse.
     """
     lines = source.splitlines(keepends=True)
     found = operands(ast.parse(source))
@@ -74,7 +67,6 @@ class _Instrument(ast.NodeTransformer):
     Args:
         decisions: operand -> line of the decision.
         branches: `if` statement or expression -> whether its test is the same during the whole run.
-        shards: the subscripts by the rank.
         collectives: the calls of mpi4py, which has no Python functions that could be wrapped.
     """
 
@@ -92,11 +84,7 @@ class _Instrument(ast.NodeTransformer):
         }
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """Return the node, or the node that replaces it.
-
-        Args:
-            node: any node; its children are visited first.
-        """
+        """Return the node, or the node that replaces it."""
         new = self.generic_visit(node)
         if node in self.branches:
             place = map(ast.Constant, (node.lineno, node.col_offset, self.branches[node]))
@@ -140,11 +128,7 @@ def _noted(part: ast.Subscript) -> ast.expr:
 
 
 def shards(script: Script) -> set[ast.Subscript]:
-    """Return the expressions that take a part of something by the rank: `order[rank::size]`, `parts[rank]`.
-
-    Args:
-        script: the script.
-    """
+    """Return expressions that take a part of something by the rank: `order[rank::size]`, `parts[rank]`."""
     guards = Guards(script)
     found = set()
     for node in script.nodes:

@@ -45,22 +45,11 @@ class Watch(Protocol):
     loops: list[list[int]]
 
     def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
-        """Write an event.
-
-        Args:
-            kind: of the event.
-            line: of the script.
-            **facts: more fields.
-        """
+        """Write an event."""
 
 
 def note_long_waits(watch: Watch, folder: Path) -> None:
-    """Write down long waits until the process ends, and end it when there is a file `stop`.
-
-    Args:
-        watch: of this rank.
-        folder: where the file appears.
-    """
+    """Write down long waits until the process ends, and end it when there is a file `stop`."""
     noted = unknown = None
     while True:
         time.sleep(POLL_SECONDS)
@@ -78,12 +67,7 @@ def note_long_waits(watch: Watch, folder: Path) -> None:
 
 
 def _in_horovod(watch: Watch, before: Wait | None) -> Wait | None:
-    """Return where the script is in a function of Horovod that no hook has seen, or None.
-
-    Args:
-        watch: of this rank.
-        before: what this function returned last.
-    """
+    """Return where the script is in a function of Horovod that no hook has seen, or None."""
     frame, function = sys._current_frames().get(threading.main_thread().ident), None
     while frame and frame.f_code.co_filename != watch.script:
         if frame.f_globals.get("__name__", "").startswith("horovod."):

@@ -31,21 +31,13 @@ class Watch(Protocol):
         """Return the line of the script that is running."""
 
     def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
-        """Write an event.
-
-        Args:
-            kind: of the event.
-            line: of the script.
-            **facts: more fields.
-        """
+        """Write an event."""
 
 
 class Loop:
     """A loop of the script that is running, and when it ends: see `Watch.each`.
 
     Args:
-        watch: of this rank.
-        line: of the loop.
         iterable: what it loops over, for its length. Default None.
     """
 
@@ -77,11 +69,7 @@ class Loop:
         return True
 
     def again(self, test: Any) -> bool:
-        """Return the truth of the test of a while loop, or False when the loop must end.
-
-        Args:
-            test: value of the test.
-        """
+        """Return the truth of the test of a while loop, or False when the loop must end."""
         if self.ended():
             return False
         if test:
@@ -101,13 +89,7 @@ class Loop:
 
 
 class Pass:
-    """The iterable of a `for` loop, which ends early: see `Watch.each`.
-
-    Args:
-        watch: of this rank.
-        line: of the loop.
-        iterable: what the script loops over.
-    """
+    """The iterable of a `for` loop, which ends early: see `Watch.each`."""
 
     def __init__(self, watch: Watch, line: int, iterable: Iterable) -> None:
         self.watch, self.line, self.iterable = watch, line, iterable
@@ -139,9 +121,6 @@ class Pass:
 
 def counted(data: Any) -> int | None:
     """Return the batches of a data set of tf.data that does not know them.
-
-    Args:
-        data: the data set, or anything else.
 
     Returns:
         The batches; None if they are many, and for anything else.

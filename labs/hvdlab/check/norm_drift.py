@@ -10,9 +10,6 @@ def drift(run: Run) -> tuple[int, int, float]:
 
     Only the last statistics of each optimizer count, because those of a few batches may differ by chance.
 
-    Args:
-        run: the events of the run.
-
     Returns:
         (step, layer from 1, distance in standard deviations); (0, 0, 0.0) without statistics.
     """
@@ -33,10 +30,6 @@ def drift(run: Run) -> tuple[int, int, float]:
 
 def _distance(one: dict, other: dict) -> float:
     """Return the root mean square over channels of the distance of two running means.
-
-    Args:
-        one: statistics of a batch norm layer on one rank: "mean", "variance", "filled".
-        other: of the same layer on another rank.
 
     Returns:
         The distance in standard deviations.

@@ -13,10 +13,6 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
     An optimizer without a wrapper may average nothing, while the script averages after the step. So its
     weights are those with which its next step begins.
 
-    Args:
-        run: the events of the run.
-        number: of the optimizer.
-
     Returns:
         Step -> rank -> norms.
     """
@@ -40,7 +36,6 @@ def divergence(run: Run, number: Any = ...) -> int | None:
     averages every few steps, and its next steps may differ again.
 
     Args:
-        run: the events of the run.
         number: of the optimizer. Default: all optimizers.
 
     Returns:
@@ -58,12 +53,7 @@ def divergence(run: Run, number: Any = ...) -> int | None:
 
 
 def apart_before(run: Run, number: int | None) -> bool:
-    """Return whether the weights of two ranks differ before the first step, so far as that is known.
-
-    Args:
-        run: the events of the run.
-        number: of the optimizer.
-    """
+    """Return whether the weights of two ranks differ before the first step, so far as that is known."""
     first = [event.get("start") for event in next(iter(run.steps(number)), ())]
     return bool(first) and all(first) and _pair(run, first) is not None
 
@@ -85,8 +75,6 @@ def pair(run: Run, number: int | None, step: int) -> tuple[str, float]:
     """Return the first two ranks whose weights differ after a step.
 
     Args:
-        run: the events of the run.
-        number: of the optimizer.
         step: from 1.
 
     Returns:

@@ -41,8 +41,6 @@ def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
     """Return what `--json` writes.
 
     Args:
-        checked: the result of the check.
-        script: path of the script.
         ranks: number of ranks.
 
     Returns:
@@ -65,8 +63,6 @@ def show(checked: Checked, script: Path, ranks: int, console: "Console | None" =
     """Print the findings as a table.
 
     Args:
-        checked: the result of the check.
-        script: path of the script.
         ranks: number of ranks.
         console: where to print. Default None: the standard output.
     """

@@ -46,36 +46,19 @@ class Run:
         self.ranks = sorted(events)
 
     def of(self, rank: int, kind: str) -> list[dict]:
-        """Return the events of one kind on one rank.
-
-        Args:
-            rank: the rank.
-            kind: of the events.
-        """
+        """Return the events of one kind on one rank."""
         return [event for event in self.events[rank] if event["kind"] == kind]
 
     def all(self, kind: str) -> list[dict]:
-        """Return the events of one kind on all ranks, rank by rank.
-
-        Args:
-            kind: of the events.
-        """
+        """Return the events of one kind on all ranks, rank by rank."""
         return [event for rank in self.ranks for event in self.of(rank, kind)]
 
     def rank0(self, kind: str) -> list[dict]:
-        """Return the events of one kind on the first rank.
-
-        Args:
-            kind: of the events.
-        """
+        """Return the events of one kind on the first rank."""
         return self.of(self.ranks[0], kind)
 
     def line(self, kind: str) -> int | None:
-        """Return the line of the first event of one kind that has a line.
-
-        Args:
-            kind: of the event.
-        """
+        """Return the line of the first event of one kind that has a line."""
         return next((event["line"] for event in self.all(kind) if event["line"]), None)
 
     def api(self) -> str | None:
@@ -124,8 +107,6 @@ class Run:
         """Return whether two numbers differ; two NaNs are equal.
 
         Args:
-            one: a number.
-            other: a number.
             equal: relative difference of numbers that count as equal. Default EQUAL.
         """
         if math.isnan(one) or math.isnan(other):
@@ -137,11 +118,7 @@ class Run:
         return [event for event in self.rank0("broadcast") if event["weights"] != 0]
 
     def never_sent(self, number: int | None) -> bool:
-        """Return whether the first rank broadcasts none of the weights of an optimizer before its last step.
-
-        Args:
-            number: of the optimizer.
-        """
+        """Return whether the first rank broadcasts no weights of an optimizer before its last step."""
         own = [event for event in self.rank0("step") if event["optimizer"] == number]
         return bool(own) and bool(own[-1].get("unsent"))
 
@@ -169,7 +146,6 @@ class Run:
         """Return the last event about the state of a rank if it is of one kind.
 
         Args:
-            rank: the rank.
             kind: "waiting", "continues" or "end".
         """
         states = [e for e in self.events[rank] if e["kind"] in ("waiting", "continues", "end")]
@@ -201,9 +177,6 @@ class Run:
     def steps(self, number: int | None) -> list[tuple[dict, ...]]:
         """Return the steps that all ranks made with an optimizer.
 
-        Args:
-            number: of the optimizer.
-
         Returns:
             Per step the events of all ranks, by rank.
         """
@@ -217,8 +190,6 @@ class Run:
         """Return the event of one step of an optimizer on one rank.
 
         Args:
-            rank: the rank.
-            number: of the optimizer.
             step: from 1.
         """
         return self.steps(number)[step - 1][self.ranks.index(rank)]
@@ -227,18 +198,12 @@ class Run:
         """Return a field of the events of one step, by rank.
 
         Args:
-            number: of the optimizer.
             step: from 1.
-            name: of the field.
         """
         return [event[name] for event in self.steps(number)[step - 1]]
 
     def batches(self, rank: int) -> list[str | None]:
-        """Return the hash of the batch of each step on one rank.
-
-        Args:
-            rank: the rank.
-        """
+        """Return the hash of the batch of each step on one rank."""
         return [event["batch"] for event in self.of(rank, "step")]
 
     def rates(self, number: Any = ...) -> list[float]:
@@ -298,9 +263,6 @@ class Run:
         """Return the lines of the loops and calls of `fit` that the check ended early after the last step.
 
         What a rank does after that may need the steps that the check has left out.
-
-        Args:
-            rank: the rank.
         """
         lengths = {event["line"]: event["length"] for event in self.of(rank, "loop")}
         inside = {event["line"] for event in self.of(rank, "fit")}  # in a callback, for example

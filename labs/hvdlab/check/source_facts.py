@@ -131,11 +131,7 @@ class Facts(NamedTuple):
     unused: set[int]
 
     def wrapped_at(self, event: dict) -> int | None:
-        """Return the line of an event "wrap". In a graph of TensorFlow the event has that of the caller.
-
-        Args:
-            event: of the run.
-        """
+        """Return the line of an event "wrap". In a graph of TensorFlow the event has that of the caller."""
         return (self.wrapped if "Tape" in event["what"] else None) or event["line"]
 
 
@@ -143,7 +139,6 @@ def read(path: Path, ran: Sequence[list[dict]] = ()) -> Facts:
     """Return the facts of a script.
 
     Args:
-        path: of the script.
         ran: the events "branch" of its run, by rank. `rates` and `saves` are then read from the branches
             that the run took. Default: every branch may run.
 
@@ -209,9 +204,6 @@ def branches(script: Script) -> set[ast.If | ast.IfExp]:
     """Return the `if` statements and expressions that `read` can use the taken branch of.
 
     They contain the number of ranks, or write a checkpoint, and take the same branch on all ranks.
-
-    Args:
-        script: the script.
     """
     written = set(saves(script))
     return {
@@ -224,11 +216,7 @@ def branches(script: Script) -> set[ast.If | ast.IfExp]:
 
 
 class _Taken(ast.NodeTransformer):
-    """Leaves out the branches of `if` that a run decided against before its training loops.
-
-    Args:
-        ran: the events "branch" of the run, by rank.
-    """
+    """Leaves out the branches of `if` that a run decided against before its training loops."""
 
     def __init__(self, ran: Sequence[list[dict]]) -> None:
         self.results = [
@@ -243,11 +231,7 @@ class _Taken(ast.NodeTransformer):
         return first[0] if len(first) == 1 and all(r == first for r in by_rank) else None
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        """Return the statement, or the statements of the branch that ran.
-
-        Args:
-            node: the statement.
-        """
+        """Return the statement, or the statements of the branch that ran."""
         only = self._only(node)
         self.generic_visit(node)
         if only is None:
@@ -256,11 +240,7 @@ class _Taken(ast.NodeTransformer):
         return (node.body if only else node.orelse) or nothing
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        """Return the expression, or the part of it that ran.
-
-        Args:
-            node: the expression.
-        """
+        """Return the expression, or the part of it that ran."""
         only = self._only(node)
         self.generic_visit(node)
         return node if only is None else node.body if only else node.orelse

@@ -32,9 +32,6 @@ def left_early(run: Run) -> Iterator[Departure]:
     """Yield how a rank left a training loop that another rank continued.
 
     The loop ended there, or a `break` or `return` ended it while the other rank waits inside it.
-
-    Args:
-        run: the events of the run.
     """
     # Line of the loop -> rank -> [(rounds, how the loop ended, line that left it)].
     rounds: dict[int, dict[int, list]] = {}
@@ -60,9 +57,6 @@ def left_early(run: Run) -> Iterator[Departure]:
 
 def own_loops(run: Run) -> Iterator[tuple[int, dict[int, int], dict[int, int]]]:
     """Yield the rounds of a loop in which the ranks made unequal numbers of steps, each in its own loop.
-
-    Args:
-        run: the events of the run.
 
     Yields:
         Line of the loop that all ranks share, rank -> line of its own loop, rank -> steps in one round.

@@ -20,77 +20,42 @@ class Unwatched:
     """A watch with the methods that an instrumented script calls: see `event_log.Watch`."""
 
     def each(self, line: int, iterable: Any) -> Any:
-        """Return what a loop reads.
-
-        Args:
-            line: of the loop.
-            iterable: what it reads.
-        """
+        """Return what a loop reads."""
         return iterable
 
     @contextmanager
     def rounds(self, line: int) -> Iterator["Unwatched"]:
-        """A context for a while loop.
-
-        Args:
-            line: of the loop.
-        """
+        """A context for a while loop."""
         yield self
 
     def again(self, test: Any) -> Any:
-        """Return the test of a while loop.
-
-        Args:
-            test: its value.
-        """
+        """Return the test of a while loop."""
         return test
 
     def branch(self, line: int, column: int, fixed: bool, test: Any) -> Any:
         """Return the test of an `if`.
 
         Args:
-            line: of the statement.
-            column: of it.
             fixed: whether its value is the same during the whole run.
-            test: its value.
         """
         return test
 
     def decide(self, line: int, text: str, value: Any) -> Any:
-        """Return a value that a decision depends on.
-
-        Args:
-            line: of the decision.
-            text: source of the value.
-            value: the value.
-        """
+        """Return a value that a decision depends on."""
         return value
 
     def collective(self, line: int, name: str, function: Callable) -> Callable:
-        """Return a collective of mpi4py.
-
-        Args:
-            line: of the call.
-            name: of the method.
-            function: the method.
-        """
+        """Return a collective of mpi4py."""
         return function
 
     def whole(self, line: int, value: Any) -> Any:
-        """Return what a rank takes a part of.
-
-        Args:
-            line: of the expression.
-            value: the value.
-        """
+        """Return what a rank takes a part of."""
         return value
 
     def part(self, line: int, value: Any, *bounds: Any) -> Any:
         """Return a slice.
 
         Args:
-            line: of the expression.
-            value: what is sliced.
             bounds: start, stop and step.
         """
         return value[slice(*bounds)]

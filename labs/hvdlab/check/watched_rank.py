@@ -56,11 +56,7 @@ WATCHED = {
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Wraps the functions of a module right after its import, before any other module copies them.
-
-    Args:
-        watch: of this rank.
-    """
+    """Wraps the functions of a module right after its import, before any other module copies them."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -69,11 +65,6 @@ class AfterImport(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a module of WATCHED, whose loader wraps its functions.
-
-        Args:
-            name: of the module.
-            path: where to look for it.
-            target: ignored.
 
         Returns:
             The spec; None for any other module.
@@ -97,30 +88,16 @@ class Script(importlib.machinery.SourceFileLoader):
     """Loads the script with its loops and decisions to stop instrumented."""
 
     def source_to_code(self, data: bytes, path: str, *, _optimize: int = -1) -> types.CodeType:
-        """Return the code of the instrumented script.
-
-        Args:
-            data: source of the script.
-            path: of the script.
-            _optimize: ignored.
-        """
+        """Return the code of the instrumented script."""
         return compile(instrument.instrument(data, path), path, "exec", dont_inherit=True)
 
     def get_code(self, fullname: str) -> types.CodeType:
-        """Return the code of the instrumented script, without a cache.
-
-        Args:
-            fullname: ignored.
-        """
+        """Return the code of the instrumented script, without a cache."""
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def files_and_locks(watch: Watch) -> Callable[[str, tuple], None]:
-    """Return an audit hook that writes down files that are written, network requests, and file locks.
-
-    Args:
-        watch: of this rank.
-    """
+    """Return an audit hook that writes down files that are written, network requests, and file locks."""
 
     def hook(event: str, arguments: tuple) -> None:
         if event == "open":

@@ -52,11 +52,7 @@ Entry = Prediction | QuizAnswer | SolvedExercise
 
 
 class AnswersFile:
-    """All entries of one learner, in the order in which they were made.
-
-    Args:
-        path: the JSON file. It is created with the first entry.
-    """
+    """All entries of one learner, in the order in which they were made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,9 +76,6 @@ class AnswersFile:
 
     def add(self, entry: Entry) -> None:
         """Add an entry.
-
-        Args:
-            entry: what the learner did.
 
         Raises:
             WorkbookError: the file cannot be read or written, or it is not one that this class wrote.

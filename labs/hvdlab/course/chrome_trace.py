@@ -37,8 +37,6 @@ class Span:
         kind: "annotation" (a name that the program or PyTorch gave to a section of code), "operation" (of
             PyTorch), or "communication" (a collective).
         track: number of the thread.
-        start: milliseconds since the first span of all ranks.
-        duration: milliseconds.
     """
 
     name: str
@@ -66,9 +64,6 @@ def read(paths: Sequence[str | Path]) -> list[list[Span]]:
     """Return the spans of each rank, ordered by their start; a span comes before those inside it.
 
     The ranks must have run on one host, because the clocks of different hosts differ.
-
-    Args:
-        paths: a file for each rank, as `prof.export_chrome_trace` writes it.
     """
     events = [_events(path) for path in paths]
     zero = min(event["ts"] for rank in events for event in rank)
@@ -104,8 +99,6 @@ def compare_runs(run: list[Span], correct: list[Span], most: int = 12) -> pd.Dat
     """Return what differs between two traces: the phases, and the names that are called more or less often.
 
     Args:
-        run: spans of one rank.
-        correct: spans of the same rank in another run.
         most: number of names in addition to the phases; those with the largest relative changes. Default 12.
 
     Returns:
@@ -138,7 +131,6 @@ def draw_step(ranks: list[list[Span]], step: int = 1) -> Figure:
     """Draw one step of all ranks as a Gantt chart: phases, operations and communication of each rank.
 
     Args:
-        ranks: spans of each rank, as `read` returns them.
         step: number of the step in the trace, from 0. Default 1.
     """
     figure, axes = plt.subplots(figsize=(10, 0.5 + 1.2 * len(ranks)), layout="constrained")

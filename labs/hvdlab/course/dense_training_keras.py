@@ -84,7 +84,6 @@ class DenseNetwork:
         """Draw new weights, clear the state of the optimizer and set its learning rate.
 
         Args:
-            seed: of the weights. The same seed gives the same weights.
             learning_rate: of all following steps.
         """
         keras.utils.set_random_seed(seed)
@@ -97,7 +96,6 @@ class DenseNetwork:
         """Make one step for each row of `order`.
 
         Args:
-            data: what `tensors` returned.
             order: numbers of images, shape (steps, batch size).
         """
         self._train(*data, tf.constant(order, tf.int32))
@@ -106,7 +104,6 @@ class DenseNetwork:
         """Return the mean gradient over the chosen images: one array for each array of weights.
 
         Args:
-            data: what `tensors` returned.
             chosen: numbers of images, shape (batch size,).
         """
         parts = self._gradient(*data, tf.constant(chosen, tf.int32))
@@ -118,9 +115,7 @@ class DenseNetwork:
         """Return d^T H d for each direction d, where H is the Hessian of the mean loss of the chosen images.
 
         Args:
-            data: what `tensors` returned.
             chosen: numbers of images, shape (batch size,).
-            directions: arrays as `gradient` returns them, for each direction.
         """
         rows, found = tf.constant(chosen, tf.int32), []
         for direction in directions:
@@ -129,27 +124,15 @@ class DenseNetwork:
         return found
 
     def apply(self, gradient: Sequence[np.ndarray]) -> None:
-        """Make one step of the optimizer with a given gradient.
-
-        Args:
-            gradient: arrays as `gradient` returns them.
-        """
+        """Make one step of the optimizer with a given gradient."""
         self.optimizer.apply([tf.constant(part, tf.float32) for part in gradient])
 
     def accuracy(self, data: Data) -> float:
-        """Return the fraction of images that are classified correctly.
-
-        Args:
-            data: what `tensors` returned.
-        """
+        """Return the fraction of images that are classified correctly."""
         return float(self._accuracy(*data))
 
     def loss(self, data: Data) -> float:
-        """Return the mean loss.
-
-        Args:
-            data: what `tensors` returned.
-        """
+        """Return the mean loss."""
         return float(self._loss(*data))
 
     def get_weights(self) -> list[np.ndarray]:
@@ -157,9 +140,5 @@ class DenseNetwork:
         return self.model.get_weights()
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Replace the weights.
-
-        Args:
-            weights: arrays as `get_weights` returns them.
-        """
+        """Replace the weights."""
         self.model.set_weights(list(weights))

@@ -56,7 +56,6 @@ class DenseNetwork:
         """Draw new weights, clear the state of the optimizer and set its learning rate.
 
         Args:
-            seed: of the weights. The same seed gives the same weights.
             learning_rate: of all following steps.
         """
         torch.manual_seed(seed)
@@ -70,7 +69,6 @@ class DenseNetwork:
         """Make one step for each row of `order`.
 
         Args:
-            data: what `tensors` returned.
             order: numbers of images, shape (steps, batch size).
         """
         for chosen in torch.from_numpy(np.asarray(order, "int64")).to(DEVICE):
@@ -81,7 +79,6 @@ class DenseNetwork:
         """Return the mean gradient over the chosen images: one array for each array of weights.
 
         Args:
-            data: what `tensors` returned.
             chosen: numbers of images, shape (batch size,).
         """
         rows = torch.from_numpy(np.asarray(chosen, "int64")).to(DEVICE)
@@ -94,9 +91,7 @@ class DenseNetwork:
         """Return d^T H d for each direction d, where H is the Hessian of the mean loss of the chosen images.
 
         Args:
-            data: what `tensors` returned.
             chosen: numbers of images, shape (batch size,).
-            directions: arrays as `gradient` returns them, for each direction.
         """
         images, labels = (values[torch.from_numpy(np.asarray(chosen, "int64"))] for values in data)
         weights = list(self.model.parameters())
@@ -111,32 +106,20 @@ class DenseNetwork:
         return found
 
     def apply(self, gradient: Sequence[np.ndarray]) -> None:
-        """Make one step of the optimizer with a given gradient.
-
-        Args:
-            gradient: arrays as `gradient` returns them.
-        """
+        """Make one step of the optimizer with a given gradient."""
         for parameter, part in zip(self.model.parameters(), gradient, strict=True):
             parameter.grad = _tensor(part)
         self.optimizer.step()
 
     @torch.no_grad()
     def accuracy(self, data: Data) -> float:
-        """Return the fraction of images that are classified correctly.
-
-        Args:
-            data: what `tensors` returned.
-        """
+        """Return the fraction of images that are classified correctly."""
         images, labels = data
         return float((self.model(images).argmax(1) == labels).float().mean())
 
     @torch.no_grad()
     def loss(self, data: Data) -> float:
-        """Return the mean loss.
-
-        Args:
-            data: what `tensors` returned.
-        """
+        """Return the mean loss."""
         images, labels = data
         return float(F.cross_entropy(self.model(images), labels))
 
@@ -146,11 +129,7 @@ class DenseNetwork:
 
     @torch.no_grad()
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Replace the weights.
-
-        Args:
-            weights: arrays as `get_weights` returns them.
-        """
+        """Replace the weights."""
         for parameter, array in zip(self.model.parameters(), weights, strict=True):
             parameter.copy_(_tensor(array))
 

@@ -19,7 +19,6 @@ def excerpt(path: Path, name: str) -> None:
     """Show a function of a script, without its indentation.
 
     Args:
-        path: the script.
         name: name of the function. It may be defined inside another function or a class.
 
     Raises:

@@ -52,8 +52,6 @@ def by_run_length(*, quick: Value, learner: Value, reference: Value) -> Value:
 
     Args:
         quick: value in a quick run (LAB_QUICK=1).
-        learner: value in a learner's run.
-        reference: value in a reference run (LAB_REFERENCE is set).
     """
     return quick if QUICK else reference if REFERENCE else learner
 
@@ -71,9 +69,6 @@ def seeds(default: int, reference: int = 3) -> list[int]:
 def grid(**choices: Iterable) -> list[dict]:
     """Return every combination of values.
 
-    Args:
-        **choices: the values of each setting.
-
     Example:
         >>> grid(a=[1, 2], b=[3])
         [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
@@ -87,11 +82,6 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
     It shows a progress bar. An interrupt ends the sweep and keeps the runs that are done. A reference run
     of this experiment writes the table to `labs/results/NAME.csv`. A reference run of other experiments
     runs nothing here and returns the shipped table.
-
-    Args:
-        name: name of the experiment.
-        run: function that trains with one setting and returns a row, or a list of rows.
-        settings: the arguments of each call of `run`.
 
     Raises:
         KeyboardInterrupt: the user interrupted the first run, so there is nothing to keep.
@@ -128,9 +118,6 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
 def reference(name: str) -> pd.DataFrame:
     """Return the results that the course ships, `labs/results/NAME.csv`.
 
-    Args:
-        name: name of the experiment.
-
     Raises:
         FileNotFoundError: the file does not exist; the message explains how to make it.
     """
@@ -143,12 +130,7 @@ def reference(name: str) -> pd.DataFrame:
 
 
 def save(name: str, table: pd.DataFrame) -> None:
-    """Write a table as the shipped results of an experiment, with a header about its origin.
-
-    Args:
-        name: name of the experiment.
-        table: its rows.
-    """
+    """Write a table as the shipped results of an experiment, with a header about its origin."""
     lines = [f"# {key}: {value}" for key, value in _origin(name).items()]
     text = "\n".join(lines) + "\n" + table.to_csv(index=False, float_format="%.6g")
     _replace(RESULTS / f"{name}.csv", text)
@@ -156,9 +138,6 @@ def save(name: str, table: pd.DataFrame) -> None:
 
 def shipped_document(name: str) -> dict | None:
     """Return `labs/results/NAME.json` in a reference run of other experiments.
-
-    Args:
-        name: name of the experiment.
 
     Returns:
         The document, or None if this run must measure the experiment itself.
@@ -169,12 +148,7 @@ def shipped_document(name: str) -> dict | None:
 
 
 def save_document(name: str, document: dict) -> None:
-    """Write a result that is no table as `labs/results/NAME.json`, if this is a reference run of it.
-
-    Args:
-        name: name of the experiment.
-        document: values that JSON can represent; the keys that name its origin are added.
-    """
+    """Write a result that is no table as `labs/results/NAME.json`, if this is a reference run of it."""
     if REFERENCE:
         text = json.dumps({**_origin(name), **document}, indent=1, ensure_ascii=False)
         _replace(RESULTS / f"{name}.json", text + "\n")

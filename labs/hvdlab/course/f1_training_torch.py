@@ -30,7 +30,6 @@ class F1Training:
     """The network, 784 - 512 x 5 - 10 with ReLU, and its optimizer.
 
     Args:
-        seed: of the weights, the order of the images and all noise.
         schedule: function step -> learning rate.
         steps: number of updates of the run.
         optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
@@ -85,8 +84,6 @@ class F1Training:
         """Train, and return a row {"epoch", "test_accuracy"} for each epoch that is tested.
 
         Args:
-            train: images and labels.
-            test: images and labels.
             batch_size: number of images of one update.
             epochs: number of passes over the images.
             every: the test images are looked at after every so many epochs. Default 1.
@@ -106,7 +103,6 @@ class F1Training:
 
         Args:
             images: one batch (n, 784).
-            labels: their classes (n,).
         """
         self.model.train().zero_grad()
         x, y = _tensors(images, labels)

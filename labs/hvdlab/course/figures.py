@@ -62,11 +62,6 @@ def interactive(text: str) -> Iterator[None]:
 def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     """Return mean, standard deviation and number of runs of a column, for each group.
 
-    Args:
-        table: rows as `sweep` returns them.
-        by: the columns that form the groups.
-        value: the column to summarise.
-
     Returns:
         a table with the columns `by`, mean, std (nan for a single run) and count.
     """
@@ -91,11 +86,8 @@ def overlay(
     same in both tables, and one entry in the legend. The title of the legend says what lines and points are.
 
     Args:
-        axes: matplotlib axes.
         yours: a table as `sweep` returns it. None or an empty table draws nothing.
         shipped: a table as `reference` returns it. None or an empty table draws nothing.
-        x: name of the column on the horizontal axis.
-        y: name of the column on the vertical axis.
         by: name of a column with one line per value. Default: a single line.
         labels: names for the values of `by`, in the order of the legend. Default: in order of appearance.
         times: whether to draw median and range instead of mean and deviation. Use it for times and
@@ -154,7 +146,6 @@ def predicted(
     """Draw a learner's prediction, as a star or as a dashed line.
 
     Args:
-        axes: matplotlib axes.
         value: the predicted value. None draws nothing.
         label: its name in the legend. Default "your prediction".
         x: position of the star. Default None: a dashed line at `value`.
@@ -177,8 +168,6 @@ def medians(
     Args:
         yours: a table as `sweep` returns it, or None.
         shipped: a table as `reference` returns it, or None.
-        by: the columns that form the groups.
-        columns: the columns whose medians are computed.
     """
     tables = {"yours": yours, "reference": shipped}
     computed = {
@@ -200,8 +189,6 @@ def compare(
     Args:
         yours: a table as `sweep` returns it, or None.
         shipped: a table as `reference` returns it, or None.
-        by: the columns that form the groups.
-        value: the column to summarise.
     """
 
     def cells(table: pd.DataFrame) -> pd.Series:
@@ -220,7 +207,6 @@ def rounded(mean: float, deviation: float) -> str:
     """Return "mean +- deviation" with two significant digits of the deviation.
 
     Args:
-        mean: it ends at the decimal place at which the deviation ends.
         deviation: 0 or nan: the mean alone, with three significant digits.
     """
     has_deviation = math.isfinite(deviation) and deviation > 0
@@ -240,7 +226,6 @@ def describe(figure: Figure, text: str) -> None:
     other pictures.
 
     Args:
-        figure: a figure of matplotlib. It is closed, so that a notebook does not show it twice.
         text: what the figure shows and what that means, in at least 15 words.
     """
     if "ipykernel" not in sys.modules:

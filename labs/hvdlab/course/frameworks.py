@@ -28,7 +28,6 @@ def load(name: str, framework: str) -> ModuleType:
     starts in less time, and a reference run uses Keras, with which the shipped results were measured.
 
     Args:
-        name: name of the pair of modules, for example "dense_training".
         framework: "keras" or "torch".
 
     Raises:

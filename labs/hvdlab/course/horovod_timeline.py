@@ -30,9 +30,6 @@ _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "
 def read(path: str | Path) -> pd.DataFrame:
     """Return the all-reduces of the gradients, with a row for each phase of each tensor in each step.
 
-    Args:
-        path: file that HOROVOD_TIMELINE named.
-
     Returns:
         a table with the columns
 
@@ -87,9 +84,6 @@ def messages(table: pd.DataFrame) -> pd.DataFrame:
     """Return the number of all-reduce operations and their bytes, for each step.
 
     Tensors that Horovod fused into one operation count as one.
-
-    Args:
-        table: a table from `read`.
 
     Returns:
         a table with the index step and the columns operations and bytes.

@@ -52,20 +52,12 @@ def decode(encoded: bytes) -> np.ndarray:
 
 
 def label_of(path: Path | str) -> int:
-    """Return the label that the name of an image file contains, for example 3 for 000012_3.png.
-
-    Args:
-        path: of the file.
-    """
+    """Return the label that the name of an image file contains, for example 3 for 000012_3.png."""
     return int(Path(path).stem.rpartition("_")[2])
 
 
 def number_of(path: Path | str) -> int:
-    """Return the number that the name of an image file contains, for example 12 for 000012_3.png.
-
-    Args:
-        path: of the file.
-    """
+    """Return the number that the name of an image file contains, for example 12 for 000012_3.png."""
     return int(Path(path).stem.partition("_")[0])
 
 
@@ -73,7 +65,6 @@ def write_shards(paths: list[Path], folder: Path, count: int) -> list[Path]:
     """Pack image files into `count` tar files of nearly equal length, and return the paths of these shards.
 
     Args:
-        paths: the image files, in the order in which they are packed.
         folder: is deleted first if it exists.
         count: number of shards.
     """
@@ -89,11 +80,7 @@ def write_shards(paths: list[Path], folder: Path, count: int) -> list[Path]:
 
 
 def read_shard(shard: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the bytes of every file in a shard, in one pass from its beginning to its end.
-
-    Args:
-        shard: path of a tar file.
-    """
+    """Yield the name and the bytes of every file in a shard, in one pass from its beginning to its end."""
     with tarfile.open(shard, "r|") as tar:
         for member in tar:
             yield member.name, tar.extractfile(member).read()
@@ -103,7 +90,6 @@ def draw(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarra
     """Draw the augmentation of `count` images: which ones are mirrored, and where each window begins.
 
     Args:
-        random: the generator.
         count: number of images.
 
     Returns:
@@ -139,7 +125,6 @@ def file_formats(
     Args:
         images: uint8, shape (n, height, width, 3).
         labels: integers, shape (n,).
-        folder: where the files are written.
         count: number of images.
 
     Returns:
@@ -175,12 +160,7 @@ def file_formats(
 
 
 def timed(function: Callable, items: Iterable) -> tuple[list, float]:
-    """Return the results of a function for all items, and the mean microseconds of a call.
-
-    Args:
-        function: takes one item.
-        items: the items.
-    """
+    """Return the results of a function for all items, and the mean microseconds of a call."""
     items = list(items)
     began = time.perf_counter()
     results = [function(item) for item in items]
@@ -192,10 +172,6 @@ def stage_times(stages: dict[str, Callable], items: Iterable) -> tuple[list, dic
 
     The stages take turns, as in a real pipeline. A stage that runs for all items in a row would be faster,
     because its code and data would stay in the caches of the processor.
-
-    Args:
-        stages: functions by name, in their order. Each takes the result of the one before.
-        items: the arguments of the first stage.
     """
     items = list(items)
     seconds = dict.fromkeys(stages, 0.0)

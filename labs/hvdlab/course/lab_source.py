@@ -16,15 +16,7 @@ TITLE = re.compile(r"^# # (?:Lab \d+: )?(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LabSource:
-    """What a lab contains.
-
-    Args:
-        path: its source.
-        title: without "Lab N".
-        exercises: a name for each, as `hvdlab.exercises.exercise` keeps it.
-        predictions: the numbers of the predictions.
-        questions: the numbers of the questions.
-    """
+    """What a lab contains."""
 
     path: Path
     title: str
@@ -39,11 +31,7 @@ class LabSource:
 
 
 def read(path: Path) -> LabSource:
-    """Return what a lab contains.
-
-    Args:
-        path: its source.
-    """
+    """Return what a lab contains."""
     text = path.read_text(encoding="utf-8")
     exercises, predictions, questions = set(), set(), set()
     for node in ast.walk(ast.parse(text)):

@@ -18,9 +18,7 @@ def logarithmic(axis: Axis, base: int = 10, subs: Sequence[float] = (1, 2, 5)) -
     """Make an axis logarithmic, with plain numbers on it.
 
     Args:
-        axis: `axes.xaxis` or `axes.yaxis`.
         base: of the logarithm. Default 10.
-        subs: which multiples of the powers of `base` get a number.
     """
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_locator(LogLocator(base, subs))
@@ -33,7 +31,6 @@ def until_goal(noise: pd.DataFrame, goal: float) -> pd.DataFrame:
 
     Args:
         noise: rows with the columns seed and held_out_accuracy, in the order of the steps.
-        goal: the held-out accuracy of the goal.
     """
     reached = noise["held_out_accuracy"].ge(goal).groupby(noise["seed"]).cummax()
     return noise[~reached]
@@ -58,7 +55,6 @@ def fit_each_seed(best: pd.DataFrame, fit_steps: Callable) -> pd.DataFrame:
     """Return one fit of the law of steps per seed.
 
     Args:
-        best: what `best_rates` returned.
         fit_steps: function of batches and steps that returns (s_min, b_crit).
     """
     rows = []
@@ -71,11 +67,6 @@ def fit_each_seed(best: pd.DataFrame, fit_steps: Callable) -> pd.DataFrame:
 def gaps(table: pd.DataFrame, small: int, large: int) -> pd.Series:
     """Return, for each seed, the held-out accuracy of the small batch minus that of the large one.
 
-    Args:
-        table: rows with the columns seed, batch_size and held_out.
-        small: the small batch size.
-        large: the large batch size.
-
     Returns:
         percentage points by seed; nan where one of the runs is missing.
     """
@@ -85,14 +76,7 @@ def gaps(table: pd.DataFrame, small: int, large: int) -> pd.Series:
 
 
 def dots(axes: Axes, yours: pd.DataFrame, shipped: pd.DataFrame, names: Sequence[str]) -> None:
-    """Draw the test accuracy of numbered variants with error bars, yours next to the reference.
-
-    Args:
-        axes: matplotlib axes.
-        yours: rows with the columns number and test_accuracy.
-        shipped: the same of the reference.
-        names: the name of variant `number` is `names[number]`.
-    """
+    """Draw the test accuracy of numbered variants with error bars, yours next to the reference."""
     for table, label, shift in ((shipped, "reference", -0.06), (yours, "yours", 0.06)):
         points = summary(table, ["number"], "test_accuracy")
         at = points["number"] + shift
@@ -107,8 +91,6 @@ def tuned(table: pd.DataFrame, optimizers: Sequence[str], network: str = "plain"
     """Return the rows of the seeds 1, 2, ... at the learning rate that was best on seed 0.
 
     Args:
-        table: rows with the columns network, optimizer, rate, seed and test_accuracy.
-        optimizers: their names; the column `number` of the result is the position of the name.
         network: only rows of this network. Default "plain".
     """
     table = table[table["network"] == network]

@@ -11,9 +11,6 @@ def nearest_neighbour_error(n: int, numbers: int, seed: int, tests: int = 300) -
     An example is a point of random numbers between 0 and 1, and its label is their sum.
 
     Args:
-        n: how many examples the predictor has seen.
-        numbers: how many numbers an example has.
-        seed: seed of the random numbers.
         tests: on how many new points the error is measured. Default 300.
 
     Returns:
@@ -32,8 +29,6 @@ def learning_curve(sizes: Iterable[int], numbers: int, repetitions: int = 5) -> 
     """Return the error for each number of examples, as the mean of some repetitions with different seeds.
 
     Args:
-        sizes: numbers of examples.
-        numbers: how many numbers an example has.
         repetitions: how many random data sets are averaged. Default 5.
     """
     errors = [

@@ -27,12 +27,7 @@ import numpy as np
 
 
 def random_direction(weights: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Return arrays of standard normal numbers with the shapes and dtypes of `weights`.
-
-    Args:
-        weights: list of arrays.
-        rng: a generator, such as `np.random.default_rng(seed)`. The same seed gives the same direction.
-    """
+    """Return arrays of standard normal numbers with the shapes and dtypes of `weights`."""
     weights = [np.asarray(w) for w in weights]
     return [rng.standard_normal(w.shape).astype(np.result_type(w, np.float32)) for w in weights]
 
@@ -49,8 +44,6 @@ def filter_normalize(
     so they do not change along the slice.
 
     Args:
-        direction: list of arrays, which does not change.
-        weights: list of arrays with the same shapes.
         filter_axis: -1 (default) for kernels of Keras (height, width, in, out), 0 for those of PyTorch
             (out, in, height, width).
 
@@ -79,9 +72,6 @@ def slice_1d(
     """Return loss(weights + alpha direction) for each alpha: float64 of shape (len(alphas),).
 
     Args:
-        loss: function that takes a list of arrays and returns a number.
-        weights: list of arrays, which does not change.
-        direction: list of arrays with the same shapes, which does not change.
         alphas: distances along the direction, shape (m,).
 
     Raises:
@@ -104,10 +94,6 @@ def slice_2d(
     The rows belong to betas and the columns to alphas, as in `axes.contour(alphas, betas, losses)`.
 
     Args:
-        loss: function that takes a list of arrays and returns a number.
-        weights: list of arrays, which does not change.
-        first: direction of alpha, a list of arrays with the same shapes.
-        second: direction of beta, a list of arrays with the same shapes.
         alphas: distances along `first`, shape (m,).
         betas: distances along `second`, shape (n,).
 

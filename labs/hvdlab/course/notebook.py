@@ -24,11 +24,7 @@ def prepare() -> None:
 
 
 def not_yet(message: str) -> str:
-    """Return the line that a notebook shows for an exercise without a right answer.
-
-    Args:
-        message: what is wrong or missing.
-    """
+    """Return the line that a notebook shows for an exercise without a right answer."""
     return f"Not yet: {message}"
 
 

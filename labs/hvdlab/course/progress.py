@@ -26,7 +26,6 @@ class LabProgress:
     """How much of one lab a learner has done.
 
     Args:
-        lab: what the lab contains.
         solved: number of exercises whose check said "Right".
         reasoned: number of predictions that have a reason.
         answered: number of questions with an answer.
@@ -41,12 +40,7 @@ class LabProgress:
 
 
 def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabProgress]:
-    """Return the progress in each lab. What a lab does not contain any more does not count.
-
-    Args:
-        entries: what the learner did.
-        labs: what the labs contain.
-    """
+    """Return the progress in each lab. What a lab does not contain any more does not count."""
     entries = list(entries)
     counted = []
     for lab in labs:

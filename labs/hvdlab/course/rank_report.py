@@ -23,7 +23,6 @@ def rank_report(run_folder: str | Path, epoch: int | None = None) -> pd.DataFram
     """Return a table with a row per rank: its weights, examples and metrics at the end of an epoch.
 
     Args:
-        run_folder: folder of the run, the value of $HVDLAB_RUN_DIR.
         epoch: number of the epoch, from 0. Default: the last epoch that all ranks recorded.
 
     Returns:
@@ -74,9 +73,6 @@ def rank_report(run_folder: str | Path, epoch: int | None = None) -> pd.DataFram
 def summary(report: pd.DataFrame) -> dict:
     """Return four numbers that summarise a report.
 
-    Args:
-        report: a table from `rank_report`.
-
     Returns:
         "ranks": number of ranks; "models": number of different weights; "overlap": largest overlap of a
         rank with rank 0; "spread": largest difference of a metric between two ranks. For a single rank
@@ -93,11 +89,7 @@ def summary(report: pd.DataFrame) -> dict:
 
 
 def text(report: pd.DataFrame) -> str:
-    """Return a report as text to print.
-
-    Args:
-        report: a table from `rank_report`.
-    """
+    """Return a report as text to print."""
     return report.to_string(
         formatters={
             "overlap": "{:.0%}".format,
@@ -111,7 +103,6 @@ def curve(run_folder: str | Path, rank: int = 0) -> pd.DataFrame:
     """Return the metrics that a rank recorded, with a row per epoch.
 
     Args:
-        run_folder: folder of the run, the value of $HVDLAB_RUN_DIR.
         rank: number of the rank. Default 0.
 
     Returns:
@@ -127,9 +118,6 @@ def digest(arrays: dict[str, np.ndarray]) -> str:
     """Return 8 hexadecimal digits that change if and only if a trained weight changes.
 
     The names do not count, because Keras gives other names to the variables of a loaded model.
-
-    Args:
-        arrays: weights and batch-norm statistics by name.
     """
     sha = hashlib.sha256()
     for name, array in arrays.items():

@@ -9,7 +9,6 @@ class TrainingLog:
 
     Args:
         seconds: time of the training steps, without validation.
-        losses: mean training loss.
         accuracies: accuracy on the held-out images after the epoch. Empty without held-out images.
     """
 

@@ -21,11 +21,7 @@ cross_entropy = nn.CrossEntropyLoss()
 
 
 def small_cnn(seed: int) -> nn.Module:
-    """Return a network of two convolutions and two dense layers for images of 28 x 28 pixels.
-
-    Args:
-        seed: seed of the initial weights and of the order of the examples.
-    """
+    """Return a network of two convolutions and two dense layers for images of 28 x 28 pixels."""
     torch.manual_seed(seed)
     model = nn.Sequential(
         *(nn.Conv2d(1, 8, 5, stride=2), nn.ReLU()),
@@ -61,7 +57,6 @@ def deep_network(blocks: int, skips: bool, seed: int, width: int = 32) -> nn.Mod
     Args:
         blocks: number of blocks of two layers.
         skips: whether each block has a skip connection.
-        seed: seed of the initial weights and of the order of the examples.
         width: number of neurons in each layer. Default 32.
     """
     torch.manual_seed(seed)
@@ -128,11 +123,7 @@ def train(
     """Train with SGD and return the time, loss and accuracy of each epoch.
 
     Args:
-        model: changed by training.
-        images: training images.
-        labels: their classes.
         batch_size: examples per step. The last batch of an epoch may be smaller.
-        learning_rate: constant during training.
         momentum: of SGD. Default 0.
         epochs: the largest number of epochs. Default 1.
         held_out: images and labels whose accuracy is measured after each epoch. Default None.

@@ -23,7 +23,6 @@ def box_step(
     The box reaches half = eps (|minimum| + 1) to both sides of each weight. A step has the length half / 2.
 
     Args:
-        weights: where the search is.
         gradient: of the loss there, of the same shape.
         minimum: the centre of the box, of the same shape.
         eps: relative size of the box.
@@ -43,9 +42,6 @@ def sharpness(
     """Return the largest rise of the loss that was found in the box, in percent of 1 + loss.
 
     Args:
-        loss: function of a list of arrays.
-        gradient: function of a list of arrays that returns the gradient of the loss, as a list.
-        minimum: the centre of the box.
         eps: relative size of the box. Default 0.001, as in the paper.
         steps: number of steps of the search. Default 8.
         step: one step of the search, with the arguments of `box_step`. Default `box_step`.

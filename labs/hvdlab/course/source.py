@@ -8,11 +8,7 @@ from hvdlab.course import experiment
 
 
 def source_text(function: Callable) -> str:
-    """Return the source of a function without its docstring.
-
-    Args:
-        function: a function that is written in Python.
-    """
+    """Return the source of a function without its docstring."""
     text = textwrap.dedent(inspect.getsource(function))
     start = text.find('"""')
     if inspect.getdoc(function) is None or start < 0:
@@ -22,11 +18,7 @@ def source_text(function: Callable) -> str:
 
 
 def show_source(*functions: Callable) -> None:
-    """Show the source of functions, with colours in a notebook and as plain text elsewhere.
-
-    Args:
-        *functions: functions that are written in Python.
-    """
+    """Show the source of functions, with colours in a notebook and as plain text elsewhere."""
     text = "\n".join(source_text(function) for function in functions)
     if experiment.NOTEBOOK:
         from IPython.display import Code, display

@@ -35,7 +35,6 @@ def serial(seed: int, micro_batches: int = 1) -> dict:
     """Train the whole network on this process, with one thread.
 
     Args:
-        seed: seed of the weights.
         micro_batches: micro-batches per batch, whose gradients are accumulated. Default 1.
 
     Returns:
@@ -70,7 +69,6 @@ def by_hand(step: Callable, seed: int, micro_batches: int = MICRO_BATCHES, ranks
     Args:
         step: function (stage, images, labels, width) -> loss on the last rank, None on the others. Images
             and labels are lists of micro-batches.
-        seed: seed of the weights.
         micro_batches: micro-batches per batch. Default 4.
         ranks: number of ranks and of stages. Default 2.
 
@@ -127,7 +125,6 @@ def hybrid(ranks: int, *arguments: object) -> list[dict]:
 
     Args:
         ranks: number of ranks.
-        *arguments: its command-line arguments, without `--output`.
 
     Returns:
         a dict for each split, schedule and number of micro-batches.
@@ -162,7 +159,6 @@ def trained(ranks: int, seed: int, only: str | None) -> dict:
 
     Args:
         ranks: number of ranks.
-        seed: seed of the weights.
         only: a single split such as "1x2x2", which is trained with 1F1B only. None: all splits.
 
     Returns:
@@ -187,7 +183,6 @@ def schedules(stages: int, counts: tuple[int, ...], repeat: int) -> list[dict]:
 
     Args:
         stages: number of stages and of ranks.
-        counts: the numbers of micro-batches.
         repeat: number of the repetition, which is also the seed.
 
     Returns:
@@ -206,9 +201,6 @@ def parameters(split: Split) -> float:
     """Return the largest number of parameters of a rank, before FSDP2 shards them.
 
     The first stage has the most, because it has the stem.
-
-    Args:
-        split: (data, tensor, pipeline).
     """
     _, tensor, stages = split
     # Of a block: what the tensor axis splits, with the bias of `up`; then norm and bias of `down`.

@@ -31,22 +31,14 @@ class TanhNetwork:
         self.shapes = list(pairwise([self.inputs.shape[1], 64, 64, 10]))
 
     def start(self, seed: int) -> np.ndarray:
-        """Return random float32 weights, uniform within 1 / sqrt(inputs of the layer), and biases of 0.
-
-        Args:
-            seed: the same seed gives the same weights.
-        """
+        """Return random float32 weights, uniform within 1 / sqrt(inputs of the layer), and biases of 0."""
         rng = np.random.default_rng(seed)
         layers = [rng.uniform(-1, 1, shape) / np.sqrt(shape[0]) for shape in self.shapes]
         parts = [part for w in layers for part in (w.ravel(), np.zeros(w.shape[1]))]
         return np.concatenate(parts).astype("float32")
 
     def loss_and_gradient(self, weights: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the mean loss of all images, and its gradient.
-
-        Args:
-            weights: an array as `start` returns it.
-        """
+        """Return the mean loss of all images, and its gradient."""
         layers, values = self._layers(weights), [self.inputs]
         for matrix, bias in layers[:-1]:
             values.append(np.tanh(values[-1] @ matrix + bias))

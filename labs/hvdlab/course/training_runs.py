@@ -23,9 +23,6 @@ Mark = tuple[str, float]  # what begins, and when
 def epoch_rows(output: str) -> list[dict[str, float]]:
     """Return a row for each line "epoch E  loss L  train T  held-out H  S s" of a run, and for no other line.
 
-    Args:
-        output: what the ranks printed.
-
     Returns:
         Rows with the numbers of COLUMNS.
     """
@@ -51,20 +48,11 @@ class PartTimes:
         self.marks.append((part, time.time()))
 
     def save(self, path: str | Path) -> None:
-        """Write all marks to a JSON file.
-
-        Args:
-            path: of the file.
-        """
+        """Write all marks to a JSON file."""
         Path(path).write_text(json.dumps(self.marks), encoding="utf-8")
 
 
 def read_marks(path: str | Path, launched: float) -> list[Mark]:
-    """Return the marks of a run, in seconds since its launch. The first part is the start-up, from 0 on.
-
-    Args:
-        path: a file that `PartTimes.save` wrote.
-        launched: the result of `time.time()` when the run was launched.
-    """
+    """Return the marks of a run, in seconds since its launch. The first part is the start-up, from 0 on."""
     marks = json.loads(Path(path).read_text(encoding="utf-8"))
     return [("start-up", 0.0), *((part, begins - launched) for part, begins in marks)]

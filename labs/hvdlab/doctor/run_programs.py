@@ -30,8 +30,6 @@ def ask(
     Args:
         commands: name -> the words of a command.
         limit: time limit in seconds for all of them together.
-        removed: names of environment variables of the user that they do not get.
-        variables: environment variables in addition to the user's.
 
     Returns:
         name -> output of the command.
@@ -80,7 +78,6 @@ def probe(name: str, isolated: bool = False) -> list:
     """Return the command of a probe, a child process that imports what the doctor itself must not import.
 
     Args:
-        name: a key of the table in import_probe.py.
         isolated: import from this environment alone: not from the current folder, nor from what PYTHON*
             variables name, nor from the packages in the user's home. Default False.
     """
@@ -103,11 +100,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def end(processes: list) -> None:
-    """End processes and all other processes of their sessions: with SIGTERM, then with SIGKILL.
-
-    Args:
-        processes: of `subprocess.Popen(..., start_new_session=True)`.
-    """
+    """End processes and all other processes of their sessions: with SIGTERM, then with SIGKILL."""
     # launch/process_tree.py does the same with psutil. The doctor cannot use it, because the doctor must also
     # start in an environment that has no packages.
     for process in processes:

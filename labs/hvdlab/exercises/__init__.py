@@ -46,9 +46,6 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Keep in a learner's notebook that the exercise is solved, if its check raises nothing.
 
     An answer that the check did not expect, such as None, may raise any error in it. It becomes NotYet.
-
-    Args:
-        check: A check in a module `labNN_*`, of the exercise that a lab calls it for.
     """
     lab = int(re.search(r"lab(\d\d)_", check.__module__)[1])
     by_case = next(iter(inspect.signature(check).parameters)) == "case"
@@ -70,11 +67,7 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
 
 def right(text: str) -> None:
-    """Print that the answer is right.
-
-    Args:
-        text: What the answer was checked on.
-    """
+    """Print that the answer is right."""
     print(f"Right: {text}")
 
 
@@ -82,8 +75,6 @@ def call(function: Callable, *arguments: object, name: str | None = None) -> obj
     """Return `function(*arguments)`; turn an error in the function into a sentence.
 
     Args:
-        function: The learner's function.
-        *arguments: Its arguments.
         name: What the sentence calls the function. Default: its own name.
 
     Returns:
@@ -113,8 +104,6 @@ def call_unchanged(function: Callable, *arguments: object, name: str | None = No
     """Return `call(function, *arguments)` if the function leaves its arguments unchanged.
 
     Args:
-        function: The learner's function.
-        *arguments: Its arguments: numbers, lists or arrays.
         name: What the message calls the function. Default: its own name.
 
     Returns:
@@ -142,10 +131,8 @@ def numbers(
     """Return an answer as an array of floats of the required shape.
 
     Args:
-        answer: What the learner's function returned.
         case: The call, for the message, for example "ring_time(8000, 4)".
         shape: The exact shape; or how many numbers, in any shape; None accepts every shape.
-        meaning: What the numbers are, for the message, for example "(alpha, beta)".
 
     Raises:
         NotYet: The answer is None, is not numeric, or has another shape.
@@ -171,8 +158,6 @@ def number(answer: object, case: str, meaning: str = "") -> float:
     """Return an answer as one float.
 
     Args:
-        answer: What the learner's function returned.
-        case: The call, for the message.
         meaning: What the number is, for the message, for example "of seconds".
 
     Raises:
@@ -194,11 +179,9 @@ def compare(
 
     Args:
         case: What was computed, for example "ring_time(8000, 4)".
-        answer: The learner's number or numbers.
         expected: The right answer, in the same shape.
         mistakes: From a sentence about a mistake to the answer that it gives, or to a list of such answers.
             The first match is named. None in a tuple stands for any number.
-        otherwise: The sentence for an answer that matches no mistake.
         rtol: Relative tolerance of all comparisons.
         atol: Absolute tolerance of all comparisons.
 
@@ -245,10 +228,6 @@ def shown(values: object) -> str:
 
 def check_yes_or_no(function: Callable, cases: Iterable[tuple[tuple, bool, str]]) -> None:
     """Demand True or False from a learner's function in each case.
-
-    Args:
-        function: The learner's function.
-        cases: Of each case the arguments, the right answer, and the reason for it.
 
     Raises:
         NotYet: An answer is wrong, or is neither True nor False.

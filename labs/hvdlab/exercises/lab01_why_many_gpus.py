@@ -12,11 +12,7 @@ DAY = 86_400  # seconds
 
 @exercise
 def check_doubling_months(doubling_months: Callable) -> None:
-    """Demand 12 years / log2(factor).
-
-    Args:
-        doubling_months: The learner's `doubling_months(factor, years)`.
-    """
+    """Demand 12 years / log2(factor)."""
     for factor, years, expected in ((8, 6, 24.0), (16, 2, 6.0), (2, 0.5, 6.0)):
         case = f"doubling_months({factor}, {years})"
         answer = number(call_unchanged(doubling_months, factor, years), case, "of months")
@@ -39,11 +35,7 @@ def check_doubling_months(doubling_months: Callable) -> None:
 
 @exercise
 def check_fit_power_law(fit_power_law: Callable) -> None:
-    """Demand (a, b) of error = a n^-b, from points that lie on the curve and from points near it.
-
-    Args:
-        fit_power_law: The learner's `fit_power_law(n, error)`.
-    """
+    """Demand (a, b) of error = a n^-b, from points that lie on the curve and from points near it."""
     n = np.array([100.0, 200.0, 400.0, 800.0])
     case = "fit_power_law of n=(100, 200, 400, 800), error=(0.8, 0.4, 0.2, 0.1)"
     answer = numbers(
@@ -147,11 +139,7 @@ def check_gpu_days(gpu_days: Callable) -> None:
 
 @exercise
 def check_compute_optimal(compute_optimal: Callable) -> None:
-    """Demand N = sqrt(C / (6 r)) and D = r N, so that 6 N D is the given compute.
-
-    Args:
-        compute_optimal: The learner's `compute_optimal(operations, tokens_per_parameter)`.
-    """
+    """Demand N = sqrt(C / (6 r)) and D = r N, so that 6 N D is the given compute."""
     for operations, ratio in ((6 * 20 * 1e18, 20), (6 * 5 * 9e16, 5)):
         case = f"compute_optimal({operations:g}, {ratio})"
         answer = numbers(

@@ -196,9 +196,6 @@ def check_has_converged(has_converged: Callable) -> None:
 
     The histories of the loss are short, falling, flat, oscillating, diverging or not finite, with large and
     small values, so that an absolute change, a missing abs() and a wrong percentage are found.
-
-    Args:
-        has_converged: The learner's `has_converged(losses)`.
     """
     cases = (((list(losses),), expected, reason) for losses, expected, reason in HISTORIES)
     check_yes_or_no(has_converged, cases)
@@ -210,11 +207,7 @@ def check_has_converged(has_converged: Callable) -> None:
 
 @exercise
 def check_hessian(hessian: Callable) -> None:
-    """Demand the matrix of second derivatives of the mean squared error, for x computed by hand.
-
-    Args:
-        hessian: The learner's `hessian(x)`.
-    """
+    """Demand the matrix of second derivatives of the mean squared error, for x computed by hand."""
     case = "hessian(x=(1, 3))"
     answer = numbers(call_unchanged(hessian, np.array([1.0, 3.0])), case, (2, 2))
     mistakes = {
@@ -244,11 +237,7 @@ def check_hessian(hessian: Callable) -> None:
 
 @exercise
 def check_steps_needed(steps_needed: Callable) -> None:
-    """Demand the smallest n with ((k - 1) / (k + 1))^n <= 1 / reduction.
-
-    Args:
-        steps_needed: The learner's `steps_needed(condition_number, reduction)`.
-    """
+    """Demand the smallest n with ((k - 1) / (k + 1))^n <= 1 / reduction."""
     cases = ((3, 1000, 10), (9, 100, 21), (199, 1000, 688), (1, 1000, 1))
     for condition, reduction, expected in cases:
         case = f"steps_needed({condition}, {reduction})"
@@ -277,11 +266,7 @@ def check_steps_needed(steps_needed: Callable) -> None:
 
 @exercise
 def check_largest_step_size(largest_step_size: Callable) -> None:
-    """Demand 2 / lambda_max of the Hessian of the mean squared error, for three x computed by hand.
-
-    Args:
-        largest_step_size: The learner's `largest_step_size(x)`.
-    """
+    """Demand 2 / lambda_max of the Hessian of the mean squared error, for three x computed by hand."""
     # fmt: off
     cases = [
         ([3.0, -3.0] * 3, 1 / 9, "The Hessian is 2 (9, 0; 0, 1), and its eigenvalues are 18 and 2.", {

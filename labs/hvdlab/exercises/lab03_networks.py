@@ -40,11 +40,7 @@ STOP_RULE = [  # accuracies, goal and patience; whether the goal is reached; and
 
 @exercise
 def check_forward(forward: Callable) -> None:
-    """Demand a ReLU after every layer but the last, for networks of one, two and three layers.
-
-    Args:
-        forward: The learner's `forward(network, inputs)`.
-    """
+    """Demand a ReLU after every layer but the last, for networks of one, two and three layers."""
     first = np.array([[1.0, -1.0], [1.0, -1.0]]), np.array([0.0, 1.0])
     last = np.array([[2.0], [5.0]]), np.array([-10.0])
     case = "forward of a network of two layers for the input (1, 2)"
@@ -130,11 +126,7 @@ def check_seconds_to_goal(seconds_to_goal: Callable) -> None:
 
 @exercise
 def check_within_budget(within_budget: Callable) -> None:
-    """Demand the batch sizes of which every run keeps the budget; a run that is nan does not.
-
-    Args:
-        within_budget: The learner's `within_budget(seconds, budget)`.
-    """
+    """Demand the batch sizes of which every run keeps the budget; a run that is nan does not."""
     cases = (
         ({16: [4.0, 5.0], 64: [3.0, 12.0], 256: [13.0, 14.0]}, [16],
          "one run of batch size 64 takes 12 s, so you cannot rely on it: every run must keep the budget"),
@@ -160,11 +152,7 @@ def check_within_budget(within_budget: Callable) -> None:
 
 @exercise
 def check_fraction_downwards(fraction_downwards: Callable) -> None:
-    """Demand the fraction of the inner points at which the second difference is negative.
-
-    Args:
-        fraction_downwards: The learner's `fraction_downwards(losses)`.
-    """
+    """Demand the fraction of the inner points at which the second difference is negative."""
     cases = (
         ((4, 1, 0, 1, 4), 0.0, "a parabola curves upwards everywhere", {
             "A second difference below 0 curves downwards, and you counted those above 0.": 1.0,

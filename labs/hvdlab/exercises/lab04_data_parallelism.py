@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 @exercise
 def check_combine(combine: Callable) -> None:
-    """Demand the mean gradient over all examples: the sum of m_k / n times the local mean, any shape.
-
-    Args:
-        combine: The learner's `combine(gradients, counts)`.
-    """
+    """Demand the mean gradient over all examples: the sum of m_k / n times the local mean, any shape."""
     gradients = [np.array([8.0, 0.0]), np.array([4.0, 8.0]), np.array([0.0, 16.0])]
     counts = [1, 2, 5]
     weighted = sum(m * g for m, g in zip(counts, gradients, strict=True))

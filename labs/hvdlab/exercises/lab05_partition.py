@@ -104,11 +104,7 @@ def _check_random(epochs: list[list[list[int]]]) -> None:
 
 
 def check_fuse(fuse: Callable) -> None:
-    """Demand that gradients are put into messages of at most the threshold, in order.
-
-    Args:
-        fuse: The learner's `fuse(sizes, threshold)`.
-    """
+    """Demand that gradients are put into messages of at most the threshold, in order."""
     cases = [
         ([40, 10, 60, 30], 100, [[40, 10], [60, 30]], "40 + 10 + 60 is more than 100"),
         ([60, 40, 10], 100, [[60, 40], [10]], "a message may have exactly the threshold"),

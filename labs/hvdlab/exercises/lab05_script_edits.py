@@ -152,11 +152,7 @@ EDITS = {
 
 
 def serial_script(framework: str) -> Path:
-    """Return the path of the script that the lab begins with.
-
-    Args:
-        framework: "keras" or "torch".
-    """
+    """Return the path of the script that the lab begins with."""
     if framework not in EDITS:
         raise ValueError(f"framework must be keras or torch. Received: framework={framework!r}")
     return EDITS[framework].serial
@@ -187,12 +183,7 @@ def after(step: str | None, framework: str) -> str:
 
 
 def diff(step: str, framework: str) -> str:
-    """Return the edits of a step as a unified diff.
-
-    Args:
-        step: One of STEPS.
-        framework: "keras" or "torch".
-    """
+    """Return the edits of a step as a unified diff."""
     return EDITS[framework].diff(step)
 
 

@@ -184,11 +184,7 @@ def check_choose_batch(choose_batch: Callable) -> None:
 
 @exercise
 def check_rescaled(rescaled: Callable) -> None:
-    """Demand other weights of the same function: the first layer divided, the second one multiplied.
-
-    Args:
-        rescaled: The learner's `rescaled(weights, factor)`.
-    """
+    """Demand other weights of the same function: the first layer divided, the second one multiplied."""
     weights = [np.array([[2.0]]), np.array([1.0]), np.array([[3.0]]), np.array([5.0])]
     answer = call(rescaled, [array.copy() for array in weights], 4)
     case = "rescaled([[[2]], [1], [[3]], [5]], 4)"

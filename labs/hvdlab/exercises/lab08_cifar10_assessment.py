@@ -189,9 +189,6 @@ def check_conversion(path: str | Path) -> None:
 
     The grader's hints must find nothing, and what the grader needs must still be there. Of a script without
     Horovod only that is reported.
-
-    Args:
-        path: The learner's script.
     """
     path = Path(path)
     script, found_hints = script_facts.read(path), hints(path.read_bytes())

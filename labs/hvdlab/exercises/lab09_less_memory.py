@@ -127,11 +127,7 @@ def _ascending(numbers: list[int]) -> list[list[int]]:
 
 @exercise
 def check_recomputed(recomputed: Callable) -> None:
-    """Demand the gradients of two plain blocks with dropout, and an unchanged state of the generator.
-
-    Args:
-        recomputed: The learner's `recomputed(block, x)`.
-    """
+    """Demand the gradients of two plain blocks with dropout, and an unchanged state of the generator."""
     for dropout in (0.0, 0.5):
         ran = []
         torch.manual_seed(0)

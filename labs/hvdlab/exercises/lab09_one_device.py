@@ -327,9 +327,5 @@ def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def flat(model: nn.Module) -> torch.Tensor:
-    """Return a copy of all weights of a model as one vector.
-
-    Args:
-        model: The model.
-    """
+    """Return a copy of all weights of a model as one vector."""
     return torch.cat([p.detach().flatten().clone() for p in model.parameters()])

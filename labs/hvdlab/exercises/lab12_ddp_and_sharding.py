@@ -23,11 +23,7 @@ def _on_ranks(attempt: Callable, function: Callable, *arguments: object, ranks: 
 
 @exercise
 def check_average_gradients(average_gradients: Callable) -> None:
-    """Demand the mean of all ranks' gradients in place, by one all-reduce; gradients of None stay None.
-
-    Args:
-        average_gradients: The learner's `average_gradients(model)`.
-    """
+    """Demand the mean of all ranks' gradients in place, by one all-reduce; gradients of None stay None."""
     rows = _on_ranks(rank_functions.try_average, average_gradients)
     for rank, row in enumerate(rows):
         if row["none"] != "None":

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def kind(answer: object) -> str:
-    """Return the type of a function's result, in words for a message.
-
-    Args:
-        answer: What the function returned.
-    """
+    """Return the type of a function's result, in words for a message."""
     if answer is None:
         return "None: is `return` missing?"
     if isinstance(answer, tuple | list):
@@ -25,11 +21,7 @@ def kind(answer: object) -> str:
 
 
 def number(answer: object) -> float | None:
-    """Return a number or a tensor of one number as a float, and None for all else.
-
-    Args:
-        answer: What the function returned.
-    """
+    """Return a number or a tensor of one number as a float, and None for all else."""
     try:
         return float(answer)
     except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of many numbers

@@ -66,11 +66,7 @@ def check_example(example: Callable, tokenizer: object) -> None:
 
 @exercise
 def check_language_loss(language_loss: Callable) -> None:
-    """Demand the mean cross entropy of position t and label t + 1, over labels other than -100.
-
-    Args:
-        language_loss: The learner's `language_loss(logits, labels)`.
-    """
+    """Demand the mean cross entropy of position t and label t + 1, over labels other than -100."""
     labels = torch.tensor([[-100, -100, 2, 0], [2, 1, -100, -100]])
     logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
     logits[0, 1, 2] += 3.0
@@ -313,11 +309,7 @@ def check_lora_from(lora_from: Callable) -> None:
 
 @exercise
 def check_bytes_held(bytes_held: Callable) -> None:
-    """Demand 4 bytes for each parameter and 12 more for each that is trained.
-
-    Args:
-        bytes_held: The learner's `bytes_held(parameters, trained)`.
-    """
+    """Demand 4 bytes for each parameter and 12 more for each that is trained."""
     for parameters, trained in ((100, 10), (100, 100)):
         case = f"bytes_held(parameters={parameters}, trained={trained})"
         answer = call(bytes_held, parameters, trained)

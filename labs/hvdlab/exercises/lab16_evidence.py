@@ -123,11 +123,7 @@ def check_first_difference(first_difference: Callable) -> None:
 
 @exercise
 def check_missing_ranks(missing_ranks: Callable) -> None:
-    """Demand, for each collective in which somebody waits, the ranks that have not arrived.
-
-    Args:
-        missing_ranks: The learner's `missing_ranks(waiting, size)`.
-    """
+    """Demand, for each collective in which somebody waits, the ranks that have not arrived."""
     for waiting, size, expected, why in (
         ({0: "loss", 2: "loss"}, 4, {"loss": [1, 3]}, "Ranks 0 and 2 wait for ranks 1 and 3."),
         ({0: "grad"}, 2, {"grad": [1]}, "Rank 0 waits for rank 1."),

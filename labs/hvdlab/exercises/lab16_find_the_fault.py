@@ -112,9 +112,6 @@ def original(case: int) -> str:
     """Return the script of a case as it was before any repair.
 
     Its docstring is left out, because it has the name of the mistake in a command.
-
-    Args:
-        case: number of the case.
     """
     text = (LABS / "faults" / f"{CASES[case]}.py").read_text(encoding="utf-8")
     docstring = ast.parse(text).body[0]
@@ -170,11 +167,7 @@ def _end(event: dict) -> str:
 
 
 def draw(log: Log) -> None:
-    """Draw the loss of each rank, the distance of their weights, and the learning rate, per step.
-
-    Args:
-        log: What `watch` returned.
-    """
+    """Draw the loss of each rank, the distance of their weights, and the learning rate, per step."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 3, figsize=(10, 2.6), layout="constrained")

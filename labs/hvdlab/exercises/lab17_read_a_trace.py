@@ -18,11 +18,7 @@ from hvdlab.exercises.lab17_cases import (  # noqa: F401
 
 @exercise
 def check_fraction_of_step(fraction_of_step: Callable) -> None:
-    """Demand the fraction of all steps that the spans with a name take.
-
-    Args:
-        fraction_of_step: The learner's `fraction_of_step(spans, name)`.
-    """
+    """Demand the fraction of all steps that the spans with a name take."""
     spans = [
         Span("step", "annotation", 7, 0, 50),
         Span("read batch", "annotation", 7, 0, 30),
@@ -57,11 +53,7 @@ def check_fraction_of_step(fraction_of_step: Callable) -> None:
 
 @exercise
 def check_merge(merge: Callable) -> None:
-    """Demand the union of intervals, ordered and without overlaps.
-
-    Args:
-        merge: The learner's `merge(intervals)`.
-    """
+    """Demand the union of intervals, ordered and without overlaps."""
     cases = [
         ([(1, 3), (2, 5), (7, 8)], [(1, 5), (7, 8)], "Intervals that overlap become one."),
         ([(7, 8), (2, 5), (1, 3)], [(1, 5), (7, 8)], "The intervals need not be in order: sort them."),
@@ -87,11 +79,7 @@ def check_merge(merge: Callable) -> None:
 
 @exercise
 def check_exposed(exposed: Callable) -> None:
-    """Demand the time of the communication that no computation covers.
-
-    Args:
-        exposed: The learner's `exposed(communication, compute)`.
-    """
+    """Demand the time of the communication that no computation covers."""
     cases = [
         ([(10, 30), (40, 50)], [(0, 20), (45, 60)], 15),
         ([(10, 30), (20, 40)], [(0, 10)], 30),
@@ -122,11 +110,7 @@ def check_exposed(exposed: Callable) -> None:
 
 @exercise
 def check_self_time(self_time: Callable) -> None:
-    """Demand the duration of a span without the spans inside it.
-
-    Args:
-        self_time: The learner's `self_time(span, spans)`.
-    """
+    """Demand the duration of a span without the spans inside it."""
     outer = Span("aten::linear", "operation", 1, 0, 10)
     inner = Span("aten::addmm", "operation", 1, 2, 6)
     spans = [
@@ -157,11 +141,7 @@ def check_self_time(self_time: Callable) -> None:
 
 @exercise
 def check_lateness(lateness: Callable) -> None:
-    """Demand the median of how much later rank 1 is ready than rank 0.
-
-    Args:
-        lateness: The learner's `lateness(table)`.
-    """
+    """Demand the median of how much later rank 1 is ready than rank 0."""
     ready = {("a", 0): (1, 3), ("b", 0): (2, 2.5), ("a", 1): (10, 19), ("b", 1): (12, 11)}
     rows = []
     for (tensor, step), (first, second) in ready.items():

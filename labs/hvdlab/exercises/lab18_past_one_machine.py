@@ -163,11 +163,7 @@ def check_step_efficiency(step_efficiency: Callable) -> None:
 
 @exercise
 def check_limit(limit: Callable) -> None:
-    """Demand the cost whose removal shortens the step most, or "compute" below 5 % of the step.
-
-    Args:
-        limit: The learner's `limit(step, without)`.
-    """
+    """Demand the cost whose removal shortens the step most, or "compute" below 5 % of the step."""
     for step, without, expected, why in (
         (1.0, (0.95, 0.9, 0.7), "bandwidth", "Without the bandwidth term the step is 0.3 s shorter."),
         (2.0, (1.95, 1.2, 1.99), "latency", "Without the latency the step is 0.8 s shorter."),

@@ -10,10 +10,6 @@ def compare(parts: Sequence[PartResult], before: Sequence[PartResult]) -> list[C
 
     A measurement has lost if it is worse than before and the ranges (smallest to largest sample) of the two
     do not overlap. A single sample is also a range, so a reader must look at n.
-
-    Args:
-        parts: of this report.
-        before: parts of the older report.
     """
     old = {(part.name, one.key): one for part in before for one in part.measurements}
     found = []

@@ -92,9 +92,7 @@ def wants_to_start(parts: Sequence[Part], budget: float, out: Path) -> bool:
     Without a terminal nobody can answer, so the answer is no.
 
     Args:
-        parts: to run.
         budget: limit of all parts together, in seconds.
-        out: folder of the report.
     """
     seconds = min(budget, sum(part.seconds for part in parts))
     names = ", ".join(part.name for part in parts)

@@ -27,7 +27,6 @@ def prepare(folder: Path, sample: bool) -> Path:
     """Return a folder with images in the format of CIFAR-10.
 
     Args:
-        folder: new images are written here.
         sample: write a few hundred random images instead of looking for CIFAR-10.
     """
     if sample:

@@ -43,9 +43,6 @@ def all_reduce(findings: Findings, world: World, nbytes: int, count: int) -> Non
     """Measure an all-reduce as this rank makes it, and the copies to and from host memory alone.
 
     Args:
-        findings: the report.
-        world: this rank.
-        nbytes: size of the message.
         count: number of timed calls.
     """
     tensor = torch.ones(nbytes // 4, device=world.device)
@@ -75,9 +72,6 @@ def training(findings: Findings, world: World, setting: Setting, count: int) -> 
     """Measure a step of plain PyTorch, with DistributedOptimizer, and with gradients through host memory.
 
     Args:
-        findings: the report.
-        world: this rank.
-        setting: the network.
         count: number of timed steps of several ranks.
     """
     table = "Training step with and without the exchange of gradients"

@@ -93,7 +93,6 @@ def supported(capability: tuple[int, int], built: list[str]) -> bool:
     Machine code ("sm_") runs on GPUs of the same major version, PTX ("compute_") on every newer GPU.
 
     Args:
-        capability: compute capability of the GPU.
         built: architectures that PyTorch is built for, such as "sm_90".
     """
     for arch in built:
@@ -113,12 +112,7 @@ def product(index: int) -> tuple[str, str, bool]:
 
 
 def smi(query: str, uuid: str) -> str:
-    """Return one value of nvidia-smi; "not reported" if it does not know the value.
-
-    Args:
-        query: name of the value, a key of SMI.
-        uuid: of the GPU, with or without "GPU-".
-    """
+    """Return one value of nvidia-smi; "not reported" if it does not know the value."""
     uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     asked = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={query}", "--format=csv,noheader"]
     return _output(asked).strip() or "not reported"
@@ -165,7 +159,6 @@ def library_version(library: str, function: str) -> int:
 
     Args:
         library: name of the file, such as "libnccl.so.2".
-        function: its name.
     """
     number = ctypes.c_int(0)
     try:

@@ -76,14 +76,7 @@ class Findings:
         """Report a comparison. It is wrong if a difference is not finite, or if there is no difference.
 
         Args:
-            table: title of the table.
-            what: the result that was compared.
-            device: where it was computed.
-            dtype: its type.
             differences: absolute differences.
-            limit: largest difference that is accepted.
-            expected: where the expected values come from, such as "NumPy".
-            note: for the reader of the report.
         """
         values = np.asarray(differences, dtype=np.float64)
         median = largest = None
@@ -115,12 +108,6 @@ class Findings:
         """Report samples, and the ratio of their median to the median of a peer.
 
         Args:
-            table: title of the table.
-            what: what was measured.
-            device: on which device.
-            dtype: with which type or precision.
-            unit: of the samples.
-            values: the samples.
             peer: a measurement of the same table. Default: there is no ratio.
             more_is_better: whether a larger number is the better one.
         """
@@ -140,10 +127,6 @@ class Findings:
         """Return a function that reports rows of one table; the first row is the peer of all others.
 
         Args:
-            table: title of the table.
-            device: on which device.
-            dtype: with which type or precision.
-            unit: of the samples.
             more_is_better: whether a larger number is the better one.
         """
         peer = None

@@ -75,16 +75,7 @@ def check(
     got: Sequence,
     expected: Sequence[np.ndarray],
 ) -> None:
-    """Report differences of arrays, as fractions of the largest expected value (or of 1 if it is less).
-
-    Args:
-        findings: the report.
-        where: the device.
-        what: the result that is compared.
-        dtype: its type, which decides the limit.
-        got: tensors or numbers.
-        expected: arrays of the same shapes.
-    """
+    """Report differences of arrays, as fractions of the largest expected value (or of 1 if it is less)."""
     differences = []
     for ours, theirs in zip(got, expected, strict=True):
         if isinstance(ours, torch.Tensor):

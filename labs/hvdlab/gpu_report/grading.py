@@ -80,9 +80,6 @@ def batches(chosen: list[Case]) -> list[list[Case]]:
     """Return groups of submissions to grade at the same time.
 
     A submission with the profile `gpu` is alone in its group, because this profile measures speed.
-
-    Args:
-        chosen: all submissions.
     """
     at_once = max(1, usable_cores() // CORES)
     together = [case for case in chosen if case.profile != "gpu"]
@@ -119,14 +116,7 @@ def command(case: Case, result: Path) -> list[str]:
 
 
 def report(findings: Findings, case: Case, ended: processes.Ended, result: Path) -> None:
-    """Compare the result document of one grading with the expected verdict, and report it.
-
-    Args:
-        findings: the report.
-        case: the submission.
-        ended: how the grader ended.
-        result: its result document.
-    """
+    """Compare the result document of one grading with the expected verdict, and report it."""
     ranks = "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
     what = f"{case.title}, profile {case.profile}, {ranks}"
     try:

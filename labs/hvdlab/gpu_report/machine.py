@@ -99,10 +99,5 @@ NEEDS: dict[str, Callable[[Machine], str]] = {
 
 
 def missing(needs: tuple[str, ...], machine: Machine) -> str:
-    """Return why the first need that is not met is missing, one sentence; "" if all needs are met.
-
-    Args:
-        needs: names in NEEDS.
-        machine: the GPUs.
-    """
+    """Return why the first need that is not met is missing, one sentence; "" if all needs are met."""
     return next((why for need in needs if (why := NEEDS[need](machine))), "")

@@ -45,9 +45,7 @@ def milliseconds(
     three short samples are taken.
 
     Args:
-        step: what is measured.
         where: the device on which `step` works.
-        seconds: time of all samples together.
     """
     gpu = where.type == "cuda"
     seconds, samples = (seconds, SAMPLES) if gpu else (min(seconds, 0.06), 3)
@@ -85,9 +83,7 @@ def wall_milliseconds(
     A time includes the work of the GPU. There are at least three calls.
 
     Args:
-        step: what is measured.
         where: the device on which `step` works.
-        seconds: time of all calls together.
     """
     until = time.perf_counter() + (seconds if where.type == "cuda" else 0.05)
     times: list[float] = []

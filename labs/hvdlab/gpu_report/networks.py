@@ -48,8 +48,6 @@ def step(
     """Return a function that makes one training step on random images, and returns the loss.
 
     Args:
-        setting: the network and how it is trained.
-        where: the device of model and images.
         distribute: (model, optimizer) -> optimizer that exchanges gradients. Default: no exchange.
     """
     set_precision(setting.precision)

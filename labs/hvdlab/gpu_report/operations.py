@@ -60,7 +60,6 @@ def one_tensor(
     """Return an operation on one tensor per rank.
 
     Args:
-        operation: calls Horovod.
         expected: numbers of all ranks (ranks, size) -> the result on every rank. Default: their sum.
     """
 
@@ -247,16 +246,7 @@ def compare(
     dtype: str,
     sizes: Sequence[int],
 ) -> None:
-    """Report the differences of an operation to NumPy; a wrong shape counts as an infinite difference.
-
-    Args:
-        findings: the report.
-        world: this rank.
-        name: of the operation.
-        operation: a function of OPERATIONS.
-        dtype: of the numbers.
-        sizes: numbers of values.
-    """
+    """Report the differences of an operation to NumPy; a wrong shape counts as an infinite difference."""
     differences: list[np.ndarray] = []
     shapes: list[str] = []
     for size in sizes:

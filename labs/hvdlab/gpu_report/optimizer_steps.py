@@ -47,10 +47,6 @@ def entrants(where: torch.device) -> dict[str, tuple[str, Callable]]:
     """Return the optimizers to measure: label -> (algorithm, function of the parameters).
 
     Torch's fused optimizers come first, because they are the peers of all others.
-
-    Args:
-        where: on a GPU our optimizers always use lists of tensors (see hvdlab.torch.optimizers), so they
-            are measured once.
     """
     gpu = where.type == "cuda"
     found = {

@@ -55,8 +55,6 @@ def trained(
     """Return a network after a short training in bfloat16, so that its weights are not random.
 
     Args:
-        data: the images.
-        where: the device.
         steps: number of steps.
         batch: images per step.
         benchmark: whether cuDNN chooses the fastest kernels; then two runs may use different ones.
@@ -85,7 +83,6 @@ def logits(model: torch.nn.Module, images: torch.Tensor, precision: str) -> torc
     """Return the logits (images, 10) as float64 numbers in host memory.
 
     Args:
-        model: the network, in evaluation mode.
         images: uint8, of shape (images, 32, 32, 3).
         precision: "bfloat16" uses autocast.
     """
@@ -104,11 +101,6 @@ def repeated(findings: Findings, data: Dataset, where: torch.device) -> None:
     """Report how much the weights of two trainings with the same seed differ.
 
     Two trainings use deterministic algorithms, and two do not.
-
-    Args:
-        findings: the report.
-        data: the images.
-        where: the device.
     """
     table = "Two runs with the same seed"
     for deterministic in (False, True):

@@ -48,11 +48,6 @@ def run_together(
     """Run commands at the same time, and return how each of them ended.
 
     Their output must be short, because this process does not read it until it waits for a command.
-
-    Args:
-        commands: programs with their arguments.
-        seconds: time limit of all commands together.
-        variables: environment variables in addition to those of this process.
     """
     until = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -93,7 +88,6 @@ def python_command(ranks: int, *arguments: str) -> list[str]:
 
     Args:
         ranks: number of processes; 1 leaves mpirun out.
-        arguments: of Python.
     """
     python = [sys.executable, *arguments]
     return python if ranks == 1 else [*local.mpirun_command(ranks, "")[:3], *python]

@@ -35,12 +35,8 @@ def run(
     findings of the parts that had ended, and with the part that was running.
 
     Args:
-        parts: in the order in which they run.
-        here: decides which parts can run.
-        out: folder of the two files.
         budget: seconds for all parts together.
         tell: is called with one line of progress per part.
-        old: an older gpu.json to compare with.
     """
     report = Report(
         headline=here.headline,
@@ -93,10 +89,7 @@ def _run_part(part: Part, result: PartResult, folder: Path, variables: dict[str,
     """Run one part as its own process, or as ranks, and write the outcome into `result`.
 
     Args:
-        part: what to run.
         result: of the part, with its number of ranks and its time limit.
-        folder: for temporary files.
-        variables: environment variables of all parts.
     """
     found = folder / f"findings-{part.name}"
     found.mkdir()

@@ -43,16 +43,7 @@ def main(findings: Findings) -> None:
 def compare(
     findings: Findings, world: World, way: type, label: str, dtype: torch.dtype, name: str
 ) -> None:
-    """Train both networks, and report the difference of their weights.
-
-    Args:
-        findings: the report.
-        world: this rank.
-        way: how the gradients reach Horovod, a class of `hvdlab.torch.device`.
-        label: ranks, device and path of the gradients.
-        dtype: of the weights.
-        name: memory format, a key of FORMATS.
-    """
+    """Train both networks, and report the difference of their weights."""
     torch.manual_seed(100 + world.rank)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 10)
@@ -78,14 +69,7 @@ def compare(
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, world: World, own: slice) -> None:
-    """Train for some steps on random images.
-
-    Args:
-        model: on the device of this rank.
-        optimizer: of the model.
-        world: this rank.
-        own: the images of a global batch that this process reads.
-    """
+    """Train for some steps on random images."""
     dtype = next(model.parameters()).dtype
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)

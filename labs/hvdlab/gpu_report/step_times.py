@@ -53,12 +53,6 @@ def phases(findings: Findings, where: torch.device, setting: Setting, batches: B
     """Measure the phases of a step.
 
     After each phase the processor waits for the device, so their sum is longer than a real step.
-
-    Args:
-        findings: the report.
-        where: the device.
-        setting: the network.
-        batches: the images.
     """
     set_precision(setting.precision)
     model = assessment_network(setting.network).to(where)
@@ -111,14 +105,7 @@ def copies(findings: Findings, where: torch.device, images: np.ndarray) -> None:
 
 
 def loops(findings: Findings, where: torch.device, setting: Setting, data: Dataset) -> None:
-    """Measure images/s of whole loops: with a wait in each step, without waits, and without input.
-
-    Args:
-        findings: the report.
-        where: the device.
-        setting: the network.
-        data: the images.
-    """
+    """Measure images/s of whole loops: with a wait in each step, without waits, and without input."""
     gpu = where.type == "cuda"
     set_precision(setting.precision)
     model = assessment_network(setting.network).to(where)
@@ -171,14 +158,7 @@ def loops(findings: Findings, where: torch.device, setting: Setting, data: Datas
 
 
 def busy(findings: Findings, where: torch.device, what: str, run: Callable[[], object]) -> None:
-    """Measure the fraction of the time in which kernels run, with the profiler.
-
-    Args:
-        findings: the report.
-        where: the GPU.
-        what: the loop, for the report.
-        run: runs the loop.
-    """
+    """Measure the fraction of the time in which kernels run, with the profiler."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 

@@ -36,7 +36,6 @@ class World:
         Args:
             operation: receives the tensors in the form that Horovod accepts; returns a tensor, or one
                 tensor per argument.
-            tensors: on the device of this rank.
         """
         sent, contexts = zip(
             *(self.compression.compress(tensor) for tensor in tensors), strict=True
@@ -48,13 +47,7 @@ class World:
 
 
 def join_world(how: str = "own", process_sets: Sequence[hvd.ProcessSet] | None = None) -> World:
-    """Start Horovod, choose the device of this rank, and return this rank.
-
-    Args:
-        how: "own" uses the device that `rank_device` chooses, "processor" uses host memory, and "nccl" uses
-            the GPU, and NCCL even where ranks share the GPU.
-        process_sets: for `hvd.init`.
-    """
+    """Start Horovod, choose the device of this rank, and return this rank."""
     hvd.init(process_sets=process_sets) if process_sets else hvd.init()
     if how == "processor":
         mine = RankDevice(torch.device("cpu"), 0, False)

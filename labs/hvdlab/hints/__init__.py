@@ -20,9 +20,6 @@ MAX_HINTS = 20
 def hints(source: bytes) -> list[dict]:
     """Return hints at likely mistakes in a script.
 
-    Args:
-        source: of the script, untrusted.
-
     Returns:
         At most MAX_HINTS hints as {"line": int or None, "topic": str, "text": str, "mistake": id of the
         mistake in `hvdlab.hints.catalogue`}, in the order of their lines; hints
@@ -40,9 +37,6 @@ def hints(source: bytes) -> list[dict]:
 
 def read(script: Script) -> list[dict]:
     """Return the hints of all topics, in the order of TOPICS.
-
-    Args:
-        script: the script.
 
     Returns:
         Hints as `hints` returns them, without a limit of their number.

@@ -74,9 +74,7 @@ def finding(id: str, line: int | None, seen: str, api: str | None = None) -> Fin
     """Return the finding of a mistake of the catalogue.
 
     Args:
-        id: id of the mistake.
         line: line of the script, from 1, or None.
-        seen: what was observed: whole sentences.
         api: what the script trains with, see `Mistake.advice`. Default None: both frameworks.
 
     Returns:

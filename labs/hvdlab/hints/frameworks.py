@@ -6,9 +6,6 @@ from hvdlab.script_analysis.script import Script
 def api(script: Script) -> str:
     """Return what a script trains with, as `catalogue.Mistake.advice` takes it.
 
-    Args:
-        script: the script.
-
     Returns:
         "torch", "keras" (`fit`), or "tape" (a training loop with tf.GradientTape).
     """

@@ -32,11 +32,7 @@ GRADIENT = re.compile(
 
 
 def optimizers(script: Script) -> set[ast.Call]:
-    """Return the calls that create an optimizer, compile(optimizer="sgd") among them.
-
-    Args:
-        script: the script.
-    """
+    """Return the calls that create an optimizer, compile(optimizer="sgd") among them."""
     created = {call for call in script.named("compile") if is_text(given_optimizer(call))}
     created -= {call for call in created if script.names[call] in ("compile", "re.compile")}
     for call, name in script.names.items():
@@ -57,11 +53,7 @@ def first_line(calls: Iterable[ast.AST]) -> int:
 
 
 def optimizer(script: Script) -> Iterator[Finding]:
-    """Yield findings about an optimizer that is not wrapped, or wrapped too late.
-
-    Args:
-        script: the script.
-    """
+    """Yield findings about an optimizer that is not wrapped, or wrapped too late."""
     created = optimizers(script)
     wraps = script.hvd("DistributedOptimizer")
     wraps = {call for call in wraps if call.args or call.keywords}
@@ -113,9 +105,6 @@ def uses_of_optimizer(script: Script) -> Iterator[tuple[ast.AST, ast.AST | None]
     share their learning rate. It is included where a state is loaded, because the momentum then belongs
     to the wrapped optimizer.
 
-    Args:
-        script: the script.
-
     Yields:
         (call, optimizer); None where the call does not name its optimizer.
     """
@@ -138,22 +127,13 @@ def uses_of_optimizer(script: Script) -> Iterator[tuple[ast.AST, ast.AST | None]
 
 
 def loads_of_optimizer(script: Script) -> list[ast.Call]:
-    """Return the calls that load the state of an optimizer.
-
-    Args:
-        script: the script.
-    """
+    """Return the calls that load the state of an optimizer."""
     loads = script.named("load_state_dict")
     return [call for call in loads if "optim" in script.names[call].lower()]
 
 
 def fields_of(function: FUNCTIONS, parameter: str) -> set[str]:
-    """Return the attributes in which an __init__ keeps a parameter.
-
-    Args:
-        function: the definition of __init__.
-        parameter: its name.
-    """
+    """Return the attributes in which an __init__ keeps a parameter."""
     assigns = (node for node in ast.walk(function) if isinstance(node, ast.Assign))
     kept = (
         pair for node in assigns for target in node.targets for pair in pairs(target, node.value)
@@ -180,21 +160,13 @@ def given_optimizer(call: ast.Call) -> ast.expr | None:
 
 
 def elastic(script: Script) -> list[ast.Call]:
-    """Return the calls of elastic Horovod, which broadcasts the weights at the start and after a change.
-
-    Args:
-        script: the script.
-    """
+    """Return the calls of elastic Horovod, which broadcasts the weights at the start and after a change."""
     names = script.names.items()
     return [call for call, name in names if name.startswith(HOROVOD) and ".elastic." in name]
 
 
 def broadcast(script: Script) -> Iterator[Finding]:
-    """Yield findings about weights and optimizer states that no call broadcasts.
-
-    Args:
-        script: the script.
-    """
+    """Yield findings about weights and optimizer states that no call broadcasts."""
     if not script.horovod or not optimizers(script):
         return
     found = script.hvd(*BROADCASTS) or script.named("BroadcastGlobalVariablesCallback")

@@ -38,11 +38,7 @@ SERIAL_RATE, SERIAL_BATCH_SIZE = 0.25, 128  # of the scripts that learners start
 
 
 def rate(script: Script) -> Iterator[Finding]:
-    """Yield a finding about a learning rate that is unscaled, scaled twice, or without a warmup.
-
-    Args:
-        script: the script.
-    """
+    """Yield a finding about a learning rate that is unscaled, scaled twice, or without a warmup."""
     created = optimizers(script)
     adasum = "Adasum" in {*script.full, *script.full.values()} or any(
         isinstance(node, ast.Attribute) and node.attr == "Adasum" for node in script.nodes
@@ -92,11 +88,6 @@ def _warms_up(script: Script) -> bool:
 def numbers_given(script: Script, calls: set[ast.Call], names: re.Pattern) -> set[float]:
     """Return the numbers that something with a given name gets, or that one of some calls gets.
 
-    Args:
-        script: the script.
-        calls: calls of which every positional argument counts.
-        names: of variables, parameters, keyword arguments, keys and command-line options.
-
     Returns:
         The number literals.
     """
@@ -120,11 +111,7 @@ def numbers_given(script: Script, calls: set[ast.Call], names: re.Pattern) -> se
 
 
 def set_by_hand(script: Script) -> bool:
-    """Return whether the learning rate is set repeatedly, as in `group["lr"] = ...`.
-
-    Args:
-        script: the script.
-    """
+    """Return whether the learning rate is set repeatedly, as in `group["lr"] = ...`."""
     for node in script.nodes:
         if isinstance(node, ast.Subscript) and set(strings(node)) & set(RATES):
             if isinstance(node.ctx, ast.Store):
@@ -149,8 +136,6 @@ def is_repeated(script: Script, node: ast.AST, visited: set[ast.AST] | None = No
     """Return whether a node is in a loop, in a callback, or in a function that is called there.
 
     Args:
-        script: the script.
-        node: a node of it.
         visited: functions whose calls have been followed already. Default None: no function.
     """
     visited = set() if visited is None else visited
@@ -171,11 +156,7 @@ def is_repeated(script: Script, node: ast.AST, visited: set[ast.AST] | None = No
 
 
 def may_be_scaled(script: Script) -> bool:
-    """Return whether something in a script may grow with the number of ranks.
-
-    Args:
-        script: the script.
-    """
+    """Return whether something in a script may grow with the number of ranks."""
     own = {node.name for node in script.nodes if isinstance(node, ast.FunctionDef)}
     batches = set(script.named("Batches"))
     searched: set[ast.AST] = set()  # parts of expressions that were searched as a whole
@@ -194,11 +175,6 @@ def may_be_scaled(script: Script) -> bool:
 
 def _factor(script: Script, node: ast.AST, own: set[str]) -> ast.AST | None:
     """Return the expression by which a node may make something depend on the number of ranks.
-
-    Args:
-        script: the script.
-        node: any node of it.
-        own: names of the script's own functions.
 
     Returns:
         The expression; None for a node that multiplies and chooses nothing.
@@ -222,23 +198,14 @@ def _factor(script: Script, node: ast.AST, own: set[str]) -> ast.AST | None:
 
 
 def sets_rate(statement: ast.stmt) -> bool:
-    """Return whether a statement assigns to a learning rate.
-
-    Args:
-        statement: any statement.
-    """
+    """Return whether a statement assigns to a learning rate."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     names = (key(target) for target in targets if isinstance(target, ast.Name | ast.Attribute))
     return any(map(RATE.search, names))
 
 
 def is_of_images(script: Script, product: ast.BinOp) -> bool:
-    """Return whether a product counts images or batches, or is divided, as images are by seconds.
-
-    Args:
-        script: the script.
-        product: a multiplication in it.
-    """
+    """Return whether a product counts images or batches, or is divided, as images are by seconds."""
     if any(name == "len" or "batch" in name or "steps" in name for name in identifiers(product)):
         return True
     node = product
@@ -258,12 +225,7 @@ def is_of_images(script: Script, product: ast.BinOp) -> bool:
 
 
 def is_divided(script: Script, node: ast.AST) -> bool:
-    """Return whether a node is divided by something else than the number of ranks.
-
-    Args:
-        script: the script.
-        node: an expression of it.
-    """
+    """Return whether a node is divided by something else than the number of ranks."""
     above = script.parents[node]
     divides = isinstance(above, ast.BinOp) and isinstance(above.op, ast.Div)
     return divides and above.left is node and not script.uses_size(above.right)

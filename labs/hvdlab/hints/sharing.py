@@ -17,11 +17,7 @@ DIFFERENT = "so the ranks may decide differently and one of them waits for ever.
 
 
 def data(script: Script) -> Iterator[Finding]:
-    """Yield findings about data that are sharded incorrectly or not at all.
-
-    Args:
-        script: the script.
-    """
+    """Yield findings about data that are sharded incorrectly or not at all."""
     batches = script.named("Batches")
     shards = [(keyword(call, "rank"), keyword(call, "size")) for call in batches]
     # If one of them is sharded, the others may be for evaluation.
@@ -56,8 +52,6 @@ def _wrong_shard(script: Script, call: ast.Call, sharded: bool) -> tuple[str, st
     """Return what is wrong with the rank and the size that a call of `Batches` gets.
 
     Args:
-        script: the script.
-        call: of `Batches`.
         sharded: whether another call of `Batches` gets a rank and a size.
 
     Returns:
@@ -86,11 +80,7 @@ def _wrong_shard(script: Script, call: ast.Call, sharded: bool) -> tuple[str, st
 
 
 def is_fixed(argument: ast.AST) -> bool:
-    """Return whether an argument is a literal.
-
-    Args:
-        argument: the expression.
-    """
+    """Return whether an argument is a literal."""
     return isinstance(argument, ast.Constant)
 
 
@@ -98,8 +88,6 @@ def exchanged(script: Script, rank: ast.AST, size: ast.AST) -> bool:
     """Return whether one of two arguments is the other number.
 
     Args:
-        script: the script.
-        rank: what is passed as rank.
         size: what is passed as number of ranks.
     """
     rank_is_size = script.uses_size(rank) and not script.uses_rank(rank)
@@ -107,11 +95,7 @@ def exchanged(script: Script, rank: ast.AST, size: ast.AST) -> bool:
 
 
 def recorder(script: Script) -> Iterator[Finding]:
-    """Yield a finding about a recorder that only some ranks call.
-
-    Args:
-        script: the script.
-    """
+    """Yield a finding about a recorder that only some ranks call."""
     for call, test in _on_some_ranks(script, script.named("Recorder", "epoch_end")):
         line = line_of_mistake(script, call, test)
         yield finding("recorder-on-some-ranks", line, "This call records on some ranks only.")
@@ -131,19 +115,13 @@ def line_of_mistake(script: Script, call: ast.Call, test: ast.expr) -> int:
     """Return the line of a call, or of the test of the rank under which its function is called.
 
     Args:
-        script: the script.
         call: a call that only some ranks make.
-        test: the test.
     """
     return (call if script.inside[call] is script.inside[test] else test).lineno
 
 
 def metrics(script: Script) -> Iterator[Finding]:
-    """Yield a finding about a decision by a metric that is not averaged over the ranks.
-
-    Args:
-        script: the script.
-    """
+    """Yield a finding about a decision by a metric that is not averaged over the ranks."""
     if not script.horovod or script.other:  # mpi4py averages numbers as well
         return
     if script.hvd(*EXCHANGES) or script.named("MetricAverageCallback"):
@@ -161,12 +139,7 @@ def metrics(script: Script) -> Iterator[Finding]:
 
 
 def stops(script: Script, node: ast.AST) -> bool:
-    """Return whether a node has a test that decides how long a loop, or `fit`, continues.
-
-    Args:
-        script: the script.
-        node: any node of it.
-    """
+    """Return whether a node has a test that decides how long a loop, or `fit`, continues."""
     if not isinstance(node, ast.If):
         return isinstance(node, ast.While)
     if any(isinstance(statement, ast.Break | ast.Return) for statement in node.body):
@@ -176,12 +149,7 @@ def stops(script: Script, node: ast.AST) -> bool:
 
 
 def is_metric(script: Script, test: ast.expr) -> bool:
-    """Return whether a test depends on a metric, or on a count of metrics: bad += loss > best.
-
-    Args:
-        script: the script.
-        test: the expression.
-    """
+    """Return whether a test depends on a metric, or on a count of metrics: bad += loss > best."""
     if any(map(names_metric, ast.walk(test))):
         return True
     tested = {script.variable(node) for node in ast.walk(test) if isinstance(node, ast.Name)}
@@ -210,11 +178,7 @@ def _sends_weights(script: Script) -> bool:
 
 
 def hang(script: Script) -> Iterator[Finding]:
-    """Yield a finding about a collective or a training step that only some ranks reach.
-
-    Args:
-        script: the script.
-    """
+    """Yield a finding about a collective or a training step that only some ranks reach."""
     collectives = script.hvd(*EXCHANGES, *BROADCASTS, "broadcast_optimizer_state", "barrier")
     collectives = [call for call in collectives if not script.names[call].endswith("Callback")]
     steps = [] if _sends_weights(script) else _training_steps(script)

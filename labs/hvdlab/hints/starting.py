@@ -14,11 +14,7 @@ RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES")  # set 
 
 
 def horovod(script: Script) -> Iterator[Finding]:
-    """Yield findings about a missing import, Horovod's own Keras module, and `hvd.rank` without a call.
-
-    Args:
-        script: the script.
-    """
+    """Yield findings about a missing import, Horovod's own Keras module, and `hvd.rank` without a call."""
     if not script.horovod and not script.other:
         seen = "No line imports Horovod, so N processes train N models independently of each other."
         yield finding("init-missing", None, seen)
@@ -38,11 +34,7 @@ def horovod(script: Script) -> Iterator[Finding]:
 
 
 def init(script: Script) -> Iterator[Finding]:
-    """Yield a finding about an `hvd.init` that is missing, or called too late.
-
-    Args:
-        script: the script.
-    """
+    """Yield a finding about an `hvd.init` that is missing, or called too late."""
     if not script.horovod:
         return
     calls = script.hvd("init")
@@ -67,12 +59,7 @@ def init(script: Script) -> Iterator[Finding]:
 
 
 def is_called(script: Script, node: ast.AST) -> bool:
-    """Return whether a node is the function of a call.
-
-    Args:
-        script: the script.
-        node: an expression of it.
-    """
+    """Return whether a node is the function of a call."""
     around = script.parents[node]
     return isinstance(around, ast.Call) and around.func is node
 
@@ -81,7 +68,6 @@ def called_before(script: Script, line: int) -> bool:
     """Return whether the module calls a function of its own before a line.
 
     Args:
-        script: the script.
         line: the line, from 1.
     """
     own = (call for calls in script.functions.calls.values() for call in calls)
@@ -89,11 +75,7 @@ def called_before(script: Script, line: int) -> bool:
 
 
 def device(script: Script) -> Iterator[Finding]:
-    """Yield findings about ranks that share a GPU.
-
-    Args:
-        script: the script.
-    """
+    """Yield findings about ranks that share a GPU."""
     if not script.horovod:
         return
     framework = "torch" if script.torch else "keras"
@@ -121,11 +103,7 @@ def device(script: Script) -> Iterator[Finding]:
 
 
 def chooses(script: Script) -> bool:
-    """Return whether a launcher's variable or the rank chooses a device, or whether GPUs are off.
-
-    Args:
-        script: the script.
-    """
+    """Return whether a launcher's variable or the rank chooses a device, or whether GPUs are off."""
     reads_variable = any(
         text.endswith(RANK_VARIABLES)
         for node in script.nodes

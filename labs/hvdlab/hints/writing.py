@@ -18,20 +18,12 @@ STREAMS = ("sys.stdout", "sys.stderr")
 
 
 def has_text(node: ast.AST) -> bool:
-    """Return whether an expression contains a string literal.
-
-    Args:
-        node: the expression.
-    """
+    """Return whether an expression contains a string literal."""
     return any(map(is_text, ast.walk(node)))
 
 
 def named_texts(script: Script) -> set[str]:
-    """Return the names of variables and parameters that hold a text, as far as the source shows it.
-
-    Args:
-        script: the script.
-    """
+    """Return the names of variables and parameters that hold a text, as far as the source shows it."""
     texts = {name for name, value in script.assignments() if has_text(value)}
     for function in (node for node in script.nodes if isinstance(node, FUNCTIONS)):
         defaults = positional_defaults(function)
@@ -41,12 +33,7 @@ def named_texts(script: Script) -> set[str]:
 
 
 def is_path(node: ast.AST, texts: set[str]) -> bool:
-    """Return whether an expression contains a text, or an argument of the command line.
-
-    Args:
-        node: the expression.
-        texts: names of variables that hold a text.
-    """
+    """Return whether an expression contains a text, or an argument of the command line."""
     return has_text(node) or any(
         isinstance(part, ast.Name)
         and part.id in texts
@@ -57,11 +44,7 @@ def is_path(node: ast.AST, texts: set[str]) -> bool:
 
 
 def files(script: Script) -> Iterator[Finding]:
-    """Yield a finding about a file that all ranks write.
-
-    Args:
-        script: the script.
-    """
+    """Yield a finding about a file that all ranks write."""
     guards = Guards(script)
     texts = named_texts(script)
     for call in [*script.named(*WRITES), *script.named("open")]:
@@ -84,11 +67,7 @@ def files(script: Script) -> Iterator[Finding]:
 
 
 def output(script: Script) -> Iterator[Finding]:
-    """Yield findings about lines and progress bars that every rank prints.
-
-    Args:
-        script: the script.
-    """
+    """Yield findings about lines and progress bars that every rank prints."""
     if not script.horovod and script.other:
         return
     guards = Guards(script)
@@ -111,11 +90,7 @@ def output(script: Script) -> Iterator[Finding]:
 
 
 def muted(script: Script) -> bool:
-    """Return whether a script replaces `print`, or the stream to which it prints.
-
-    Args:
-        script: the script.
-    """
+    """Return whether a script replaces `print`, or the stream to which it prints."""
     targets = (target for target, _ in script.bindings())
     names = {script.name(t) for t in targets if isinstance(t, ast.Name | ast.Attribute)}
     own = ("print", False) in script.functions.defined

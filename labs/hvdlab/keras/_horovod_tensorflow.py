@@ -151,11 +151,6 @@ def DistributedGradientTape(
 ) -> tf.GradientTape:
     """Return a `tf.GradientTape` whose `gradient` averages the gradients over ranks.
 
-    Args:
-        gradtape: the tape to wrap.
-        *args: as in `horovod.tensorflow.DistributedGradientTape`.
-        **kwargs: as there.
-
     Returns:
         a tape whose `gradient(target, sources)` also accepts Keras 3 variables, in a list or alone.
     """

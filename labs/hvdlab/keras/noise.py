@@ -60,12 +60,7 @@ class LossWeights:
     std_for = staticmethod(loss_weight_std)
 
     def __call__(self, x: Any, y: Any) -> tuple[Any, Any, Any]:
-        """Return (x, y, z) with new weights z, float32 of shape (batch,).
-
-        Args:
-            x: inputs of the model.
-            y: labels (batch, ...).
-        """
+        """Return (x, y, z) with new weights z, float32 of shape (batch,)."""
         shape = (ops.shape(y)[0],)
         z = keras.random.normal(shape, 1.0, self.std, dtype="float32", seed=self._seeds)
         return x, y, z

@@ -54,9 +54,6 @@ def parse_file(path: str | Path) -> list[Host]:
     counts as one slot. Other keys, such as `max_slots=4`, have no effect. If several lines name a host, its
     slots add up, because PBS writes a line per slot. # begins a comment.
 
-    Args:
-        path: of the file.
-
     Raises:
         LaunchError: the file cannot be read, has another form, or names no host.
     """
@@ -94,11 +91,7 @@ def _added_up(hosts: list[Host]) -> list[Host]:
 
 
 def is_here(name: str) -> bool:
-    """Return whether a host name or address belongs to this machine.
-
-    Args:
-        name: of a host.
-    """
+    """Return whether a host name or address belongs to this machine."""
     if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
         return True
     return _address(name) in {interface.address for interface in _interfaces()}

@@ -35,11 +35,6 @@ class TimeUp(LaunchError):
 def mpirun_command(ranks: int, script: str | Path, *arguments: str) -> list[str]:
     """Return the command `mpirun -np RANKS python SCRIPT ARGUMENTS` as a list.
 
-    Args:
-        ranks: number of ranks.
-        script: the Python file.
-        arguments: of the script.
-
     Returns:
         The words of the command.
     """
@@ -129,9 +124,6 @@ def started(
 
 def printed_lines(process: subprocess.Popen) -> Iterator[tuple[str, str] | None]:
     """Yield the lines that a launcher prints, when they arrive, until both of its pipes are closed.
-
-    Args:
-        process: of `started(..., stderr=subprocess.PIPE)`.
 
     Yields:
         (text, channel), where the channel is "stdout" or "stderr". None if no line has arrived for

@@ -39,11 +39,7 @@ def must_work(planned: Plan, script: str, force: bool = False) -> None:
 
 
 def ranks_here(planned: Plan) -> int:
-    """Return how many ranks of a launch may start on this machine; 0 if Slurm chooses the nodes.
-
-    Args:
-        planned: the launch.
-    """
+    """Return how many ranks of a launch may start on this machine; 0 if Slurm chooses the nodes."""
     if planned.hosts:
         here = (host.slots for host in planned.hosts if hosts.is_here(host.name))
         return min(planned.ranks, sum(here))
@@ -52,9 +48,6 @@ def ranks_here(planned: Plan) -> int:
 
 def ranks_come_first(arguments: list[str]) -> None:
     """Check that -np is not among the arguments of the script.
-
-    Args:
-        arguments: of the script.
 
     Raises:
         LaunchError: -np comes after the script.
@@ -92,9 +85,6 @@ def nodes_must_be_reachable(script: str) -> None:
 
     It starts them with srun and, where there is no srun, with ssh.
 
-    Args:
-        script: the Python file.
-
     Raises:
         LaunchError: there is neither srun nor ssh, or a node cannot be reached with ssh.
     """
@@ -114,9 +104,6 @@ def nodes_must_be_reachable(script: str) -> None:
 def torchrun_must_fit(script: str) -> None:
     """Check that there is a torchrun, and that the script does not need mpirun.
 
-    Args:
-        script: the Python file.
-
     Raises:
         LaunchError: there is none, or the ranks of the script would not find each other.
     """
@@ -133,9 +120,6 @@ def torchrun_must_fit(script: str) -> None:
 
 def srun_must_fit(script: str) -> None:
     """Check that there is an srun, and that Slurm has PMIx if the script needs it.
-
-    Args:
-        script: the Python file.
 
     Raises:
         LaunchError: there is none, or the ranks of the script would not find each other.

@@ -26,11 +26,7 @@ def must_be_script(script: str | Path) -> None:
 
 
 def is_notebook(path: Path) -> bool:
-    """Return whether a file is a notebook, whatever its name is.
-
-    Args:
-        path: the file.
-    """
+    """Return whether a file is a notebook, whatever its name is."""
     if path.suffix.lower() == ".ipynb":
         return True
     try:

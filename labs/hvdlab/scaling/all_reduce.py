@@ -137,9 +137,6 @@ class Cluster:
         """Return the compute time of the slowest rank, divided by the mean.
 
         It is the expected maximum of N normal numbers (Blom 1958, within 5 %).
-
-        Args:
-            ranks: number of ranks N.
         """
         return 1 + self.jitter * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 

@@ -253,10 +253,6 @@ def training_memory(network: Transformer, plan: Plan, stage: int = 0) -> Memory:
 def check_plan(network: Transformer, plan: Plan) -> None:
     """Raise an error if the network cannot be split in this manner.
 
-    Args:
-        network: that is trained.
-        plan: of the training.
-
     Raises:
         ValueError: the ranks, the heads or the layers cannot be divided, or a choice is unknown.
     """

@@ -96,12 +96,7 @@ def simulate(
 
 
 def bubble(passes: Iterable[Pass], stages: int) -> float:
-    """Return the idle fraction of the time of all stages: (p-1)/(m+p-1) for p stages and m micro-batches.
-
-    Args:
-        passes: of a step.
-        stages: number of stages.
-    """
+    """Return the idle fraction of the time of all stages: (p-1)/(m+p-1) for p stages and m micro-batches."""
     passes = list(passes)
     busy = sum(each.end - each.start for each in passes)
     span = max(each.end for each in passes) - min(each.start for each in passes)

@@ -7,10 +7,6 @@ from collections.abc import Iterator
 def pairs(target: ast.AST, value: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
     """Yield each target with the value that it gets, also in `rank, size = hvd.rank(), hvd.size()`.
 
-    Args:
-        target: the left side of an assignment.
-        value: its right side.
-
     Yields:
         (target, value); a single pair unless both sides are tuples or lists.
     """
@@ -23,9 +19,6 @@ def pairs(target: ast.AST, value: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 def key(node: ast.Name | ast.Attribute) -> str:
     """Return the text of a variable or of an attribute of a variable: "rank", "self.rank".
-
-    Args:
-        node: the variable or attribute.
 
     Returns:
         Its text; "?.rank" for an attribute of something else.
@@ -51,9 +44,6 @@ def identifier(node: ast.AST | None) -> str:
 def identifiers(node: ast.AST) -> set[str]:
     """Return the `identifier` of every node in an expression or statement; "" is one of them.
 
-    Args:
-        node: the expression or statement.
-
     Returns:
         The names of variables and attributes.
     """
@@ -62,9 +52,6 @@ def identifiers(node: ast.AST) -> set[str]:
 
 def last_name(call: ast.Call) -> str:
     """Return the last part of the name of the called function, as it is written: "size" of `hvd.size()`.
-
-    Args:
-        call: the call.
 
     Returns:
         The name; "" where the function has no name, as in `make()()`.
@@ -75,10 +62,6 @@ def last_name(call: ast.Call) -> str:
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
     """Return the value of a keyword argument of a call.
-
-    Args:
-        call: the call.
-        name: of the argument.
 
     Returns:
         The expression, or None if the call has no such argument.
@@ -98,9 +81,6 @@ def is_text(node: ast.AST | None) -> bool:
 def strings(node: ast.Call | ast.Subscript) -> list[str]:
     """Return the strings among the positional arguments of a call, or the string index of a subscript.
 
-    Args:
-        node: the call or subscript.
-
     Returns:
         The values of the string literals.
     """
@@ -112,9 +92,6 @@ def positional_defaults(
     function: ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> list[tuple[ast.arg, ast.expr]]:
     """Return the positional parameters of a function that have a default, each with its default.
-
-    Args:
-        function: the definition.
 
     Returns:
         (parameter, default), the last parameter first.

@@ -18,9 +18,6 @@ def bound(script: ScriptTree) -> list[tuple[Variable, ast.expr]]:
         world = World(hvd.rank(), main=hvd.rank() == 0)         world.main
         world = {"main": hvd.rank() == 0}                       world["main"]
 
-    Args:
-        script: the script.
-
     Returns:
         (variable, expression).
     """
@@ -45,11 +42,7 @@ def bound(script: ScriptTree) -> list[tuple[Variable, ast.expr]]:
 
 
 def counters(script: ScriptTree) -> set[Variable]:
-    """Return the variables of `for` loops, which count something, whatever else is assigned to them.
-
-    Args:
-        script: the script.
-    """
+    """Return the variables of `for` loops, which count something, whatever else is assigned to them."""
     loops = [node.target for node in script.nodes if isinstance(node, ast.For)]
     names = [part for target in loops for part in ast.walk(target) if isinstance(part, ast.Name)]
     return {script.variable(name) for name in names}
@@ -57,9 +50,6 @@ def counters(script: ScriptTree) -> set[Variable]:
 
 def constants(script: ScriptTree) -> dict[Variable, list[ast.Constant]]:
     """Return the variables, and the results of functions, that are only ever constants.
-
-    Args:
-        script: the script.
 
     Returns:
         Variable -> its values.
@@ -78,12 +68,7 @@ def constants(script: ScriptTree) -> dict[Variable, list[ast.Constant]]:
 
 
 def tests_around(script: ScriptTree, node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the tests of the `if` statements around a node, in its function.
-
-    Args:
-        script: the script.
-        node: of the script.
-    """
+    """Yield the tests of the `if` statements around a node, in its function."""
     for above in script.ancestors(node):
         if isinstance(above, FUNCTIONS):
             return
@@ -93,10 +78,6 @@ def tests_around(script: ScriptTree, node: ast.AST) -> Iterator[ast.expr]:
 
 def of_item(script: ScriptTree, node: ast.Subscript) -> Variable | None:
     """Return the variable of an item such as `world["main"]`.
-
-    Args:
-        script: the script.
-        node: the subscript.
 
     Returns:
         The variable, or None unless a name is indexed with a string.
@@ -109,20 +90,13 @@ def of_item(script: ScriptTree, node: ast.Subscript) -> Variable | None:
 
 
 def fields(cls: ast.ClassDef) -> list[str]:
-    """Return the fields of a dataclass or named tuple, which has no __init__ in the source.
-
-    Args:
-        cls: its definition.
-    """
+    """Return the fields of a dataclass or named tuple, which has no __init__ in the source."""
     annotated = (part.target for part in cls.body if isinstance(part, ast.AnnAssign))
     return [target.id for target in annotated if isinstance(target, ast.Name)]
 
 
 def own_fields(cls: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
     """Yield the attributes that a class sets on `self`, and its properties.
-
-    Args:
-        cls: its definition.
 
     Yields:
         (name, expression).
@@ -139,11 +113,7 @@ def own_fields(cls: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
 
 
 def is_property(function: FUNCTIONS) -> bool:
-    """Return whether a method is a property.
-
-    Args:
-        function: its definition.
-    """
+    """Return whether a method is a property."""
     names = (ast.unparse(decorator) for decorator in function.decorator_list)
     return any(name.endswith("property") for name in names)
 

@@ -29,9 +29,6 @@ def changed_early(script: Script) -> EarlyChange | None:
     """Return the first change of gradients before or while they are averaged, or None.
 
     The functions clip_grad... of PyTorch are left out, because `hvdlab check` watches them while they run.
-
-    Args:
-        script: the script.
     """
     clips = [call for call in script.calls if last_name(call).startswith("clip_")]
     for clip in clips:

@@ -33,11 +33,7 @@ MPI_COLLECTIVES = {  # of mpi4py, in lower case: comm.allreduce and comm.Allredu
 
 
 def of_mpi4py(script: Script) -> set[ast.Call]:
-    """Return the calls of collectives of mpi4py, whose owner has `comm` in its name.
-
-    Args:
-        script: the script.
-    """
+    """Return the calls of collectives of mpi4py, whose owner has `comm` in its name."""
     if not script.imported("mpi4py"):
         return set()
     return {
@@ -50,12 +46,7 @@ def of_mpi4py(script: Script) -> set[ast.Call]:
 
 
 def callers(script: Script, names: Collection[str]) -> set[str]:
-    """Return the names of the script's own functions that call some functions, in a function of it or itself.
-
-    Args:
-        script: the script.
-        names: last names of the functions.
-    """
+    """Return the names of the script's own functions that call some functions, directly or not."""
     found: set[str] = set()
     while True:  # until no function is added
         called = script.named(*{*names, *found})
@@ -66,22 +57,14 @@ def callers(script: Script, names: Collection[str]) -> set[str]:
 
 
 def combining(script: Script) -> set[str]:
-    """Return the last names of the functions that combine values of the ranks, the script's own included.
-
-    Args:
-        script: the script.
-    """
+    """Return the last names of the functions that combine values of the ranks, the script's own included."""
     names = {*COLLECTIVES, *TORCH_COLLECTIVES}
     names = {name for name in names if "broadcast" not in name and "barrier" not in name}
     return names | callers(script, names)
 
 
 def applies(call: ast.Call) -> bool:
-    """Return whether a call applies gradients; `apply` alone may be another function.
-
-    Args:
-        call: of the script.
-    """
+    """Return whether a call applies gradients; `apply` alone may be another function."""
     owner = getattr(call.func, "value", None)
     named = last_name(call) == "apply" and (identifier(owner) or "").startswith("opt")
     return named or last_name(call) == "apply_gradients"

@@ -29,9 +29,6 @@ Assignment = ast.Assign | ast.AugAssign | ast.AnnAssign
 def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     """Return the values on which the decisions to stop depend.
 
-    Args:
-        tree: of the script.
-
     Returns:
         (expression, line of the decision); no expression is inside another one.
     """
@@ -50,9 +47,6 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
 
 def by_metrics(script: Script) -> Iterator[tuple[int, int, str]]:
     """Yield the metrics of one rank by which a script may leave a loop, or skip a step or a collective.
-
-    Args:
-        script: the script.
 
     Yields:
         Line of the loop, line of the decision, and the metric as text.
@@ -127,9 +121,6 @@ def stops(script: Script) -> Iterator[ast.If | ast.While]:
     """Yield the `while` loops with a condition, and the `if` statements after which ranks may part.
 
     Those leave a loop or a round of it, or make a step or a collective in one branch only.
-
-    Args:
-        script: the script.
     """
     calls = {*STEPS, *callers(script, STEPS), *callers(script, NAMES)}
     for node in script.nodes:
@@ -151,9 +142,7 @@ def _skips(test: ast.If, loop: Loop | None, script: Script, functions: set[str])
     """Return whether an `if` leaves a round of a loop before a step, which the other ranks wait for.
 
     Args:
-        test: the statement.
         loop: around it, or None.
-        script: the script.
         functions: last names of the functions that make a step, or call a collective.
     """
     if loop is None or not any(isinstance(part, ast.Continue) for part in test.body + test.orelse):
@@ -190,11 +179,7 @@ def _exits_well(call: ast.Call) -> bool:
 
 
 def yields(loop: Loop) -> bool:
-    """Return whether a loop contains a `yield`.
-
-    Args:
-        loop: of a script.
-    """
+    """Return whether a loop contains a `yield`."""
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
 
 

@@ -13,11 +13,7 @@ CALLED_BACK = ("call", "forward", "train_step", "training_step", "validation_ste
 
 
 def saves(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls that write a checkpoint.
-
-    Args:
-        script: the script.
-    """
+    """Yield the calls that write a checkpoint."""
     for call, name in script.names.items():
         last = name.rpartition(".")[2]
         if name == "torch.save" or last in ("ModelCheckpoint", "save_weights", "save_model"):
@@ -29,11 +25,7 @@ def saves(script: Script) -> Iterator[ast.Call]:
 
 
 def downloads(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls that download a file.
-
-    Args:
-        script: the script.
-    """
+    """Yield the calls that download a file."""
     for call, name in script.names.items():
         last = name.rpartition(".")[2]
         download = keyword(call, "download")
@@ -55,12 +47,7 @@ def _owner(call: ast.Call, script: Script) -> str:
 
 
 def on_all_ranks(call: ast.Call, guards: Guards) -> bool:
-    """Return whether all ranks make a call, with the same arguments, at the same time.
-
-    Args:
-        call: of the script.
-        guards: its tests of the rank.
-    """
+    """Return whether all ranks make a call, with the same arguments, at the same time."""
     if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
         return False
     if not _is_run(call, guards.script):

@@ -30,28 +30,17 @@ class ScriptTree(Protocol):
     functions: "OwnFunctions"
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around a node, the innermost first.
-
-        Args:
-            node: of the tree.
-        """
+        """Yield the nodes around a node, the innermost first."""
 
     def bindings(self) -> Iterator[tuple[ast.expr, ast.expr]]:
         """Yield (target, expression) of every assignment."""
 
     def variable(self, node: ast.Name | ast.Attribute) -> tuple[ast.AST, str]:
-        """Return (function that binds a name, or the module; name).
-
-        Args:
-            node: the name.
-        """
+        """Return (function that binds a name, or the module; name)."""
 
 
 class OwnFunctions:
     """The functions and classes of a script, which are distinguished by their names alone.
-
-    Args:
-        script: the script.
 
     Attributes:
         defined: name -> definitions.
@@ -79,18 +68,11 @@ class OwnFunctions:
                 self.passed_on.setdefault(name, []).append(node)
 
     def name(self, node: FUNCTIONS | ast.ClassDef) -> Name:
-        """Return the name of a function or class.
-
-        Args:
-            node: its definition.
-        """
+        """Return the name of a function or class."""
         return node.name, isinstance(self.script.parents[node], ast.ClassDef)
 
     def called(self, call: ast.Call) -> Name:
         """Return the name of the called function or class.
-
-        Args:
-            call: the call.
 
         Returns:
             The name; ("", False) for a function of an imported module.

@@ -24,11 +24,7 @@ LIST_NAME = re.compile(r"(\A|_)gpus\Z")
 
 
 def uses_gpu(script: Script) -> int | None:
-    """Return the line of the first call, else assignment, that names a GPU; None: there is none.
-
-    Args:
-        script: the script.
-    """
+    """Return the line of the first call, else assignment, that names a GPU; None: there is none."""
     calls = (call for call in script.calls if _names_gpu(call))
     return getattr(next(calls, None) or _assigned_name(script), "lineno", None)
 
@@ -52,11 +48,7 @@ def _assigned_name(script: Script) -> ast.Assign | None:
 
 
 def chosen_by_helper(script: Script) -> bool:
-    """Return whether a script calls `rank_device` or `group_device` to choose its device.
-
-    Args:
-        script: the script.
-    """
+    """Return whether a script calls `rank_device` or `group_device` to choose its device."""
     return bool(script.named(*HELPERS))
 
 
@@ -67,9 +59,6 @@ def remainders(script: Script) -> list[int]:
     in a script that exchanges gradients through host memory (a compression of its own, `device_dense`), or
     under a test that compares the number of GPUs with the number of ranks: such lines are left out. So is
     `rank() % device_count()`, which turns a rank into its number on its machine.
-
-    Args:
-        script: the script.
 
     Returns:
         The lines in ascending order.

@@ -29,11 +29,7 @@ CALLBACKS = (  # of Keras, that all ranks need
 
 
 def uncalled(script: Script) -> ast.Attribute | None:
-    """Return the first function of Horovod such as `hvd.rank` that is used as a number, or None.
-
-    Args:
-        script: the script.
-    """
+    """Return the first function of Horovod such as `hvd.rank` that is used as a number, or None."""
     for node in script.nodes:
         if isinstance(node, ast.Attribute) and node.attr in PLACES and is_a_value(script, node):
             if script.name(node).startswith(HOROVOD):
@@ -42,12 +38,7 @@ def uncalled(script: Script) -> ast.Attribute | None:
 
 
 def is_a_value(script: Script, node: ast.AST) -> bool:
-    """Return whether a node is compared, tested, an operand, or passed to one of SHARDING or NUMBERS.
-
-    Args:
-        script: the script.
-        node: an expression of it.
-    """
+    """Return whether a node is compared, tested, an operand, or passed to one of SHARDING or NUMBERS."""
     around = script.parents[node]
     call = script.parents[around] if isinstance(around, ast.keyword) else around
     if call in script.named(*SHARDING):
@@ -63,9 +54,6 @@ def discarded(script: Script) -> ast.Call | None:
     """Return the first collective whose result a script discards, although it uses the argument later.
 
     A statement `hvd.allreduce(torch.tensor(0))` is no mistake, because it lets the ranks wait for each other.
-
-    Args:
-        script: the script.
     """
     for call in (*script.hvd(*RESULTS), *_calls_for_a_result(script)):
         sent = _unwrapped(call.args[0]) if call.args else None
@@ -153,10 +141,6 @@ def own_schedule(script: Script, guards: Guards) -> tuple[ast.AST, ast.expr] | N
 
     That is the step of a schedule, an assignment to the rate of an optimizer, or a callback of CALLBACKS.
 
-    Args:
-        script: the script.
-        guards: its tests of the rank.
-
     Returns:
         The call or the assignment, and the test of the rank.
     """
@@ -211,10 +195,6 @@ def _targets(node: ast.Assign | ast.AugAssign) -> list[ast.expr]:
 def own_breaks(script: Script, guards: Guards) -> Iterator[tuple[int, ast.Break, ast.expr]]:
     """Yield the ways out of a loop that only some ranks have.
 
-    Args:
-        script: the script.
-        guards: its tests of the rank.
-
     Yields:
         Line of the loop, the `break`, and the test of the rank around it.
     """
@@ -236,11 +216,7 @@ def _breaks(block: list[ast.stmt]) -> bool:
 
 
 def plain_gradient(script: Script) -> ast.Call | None:
-    """Return the first gradient of a tape that DistributedGradientTape does not replace, or None.
-
-    Args:
-        script: the script.
-    """
+    """Return the first gradient of a tape that DistributedGradientTape does not replace, or None."""
     replaced = {
         script.variable(target)
         for call in script.named("DistributedGradientTape")
@@ -263,11 +239,7 @@ def plain_gradient(script: Script) -> ast.Call | None:
 
 
 def fewer_rounds(script: Script) -> bool:
-    """Return whether a script divides a number of epochs, steps or batches by the number of ranks.
-
-    Args:
-        script: the script.
-    """
+    """Return whether a script divides a number of epochs, steps or batches by the number of ranks."""
     divided = [
         (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
         for node in script.nodes
@@ -278,11 +250,7 @@ def fewer_rounds(script: Script) -> bool:
 
 
 def local_shard(script: Script) -> ast.expr | None:
-    """Return the first shard of as many as there are ranks that a script chooses by the local rank, or None.
-
-    Args:
-        script: the script.
-    """
+    """Return the first shard that a script chooses by the local rank out of as many as ranks, or None."""
     for call in script.calls:
         named = [word.value for word in call.keywords if word.arg and "shard" in word.arg]
         given = [*call.args, *(word.value for word in call.keywords)]
@@ -306,10 +274,6 @@ def _by_local_rank(parts: list[ast.expr], script: Script) -> bool:
 
 
 def unused_evaluations(script: Script) -> set[int]:
-    """Return the lines of the calls of `evaluate` whose results a script does not use.
-
-    Args:
-        script: the script.
-    """
+    """Return the lines of the calls of `evaluate` whose results a script does not use."""
     calls = script.named("evaluate")
     return {call.lineno for call in calls if isinstance(script.parents[call], ast.Expr)}

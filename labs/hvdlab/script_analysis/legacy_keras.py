@@ -13,11 +13,7 @@ BACKEND = "K"
 
 
 def old_argument(script: Script) -> int | None:
-    """Return the line of the first call that passes OLD_ARGUMENT, or None.
-
-    Args:
-        script: the script.
-    """
+    """Return the line of the first call that passes OLD_ARGUMENT, or None."""
     calls = (call for call in script.calls if keyword(call, OLD_ARGUMENT) is not None)
     return next((call.lineno for call in calls), None)
 
@@ -28,9 +24,6 @@ def failing_callback(script: Script) -> tuple[int, str] | None:
     Horovod 0.28.1 passes the backend of Keras 3 to its callbacks, unless the script sets another one. Its
     momentum correction assigns to the momentum of SGD and of RMSprop, which is a number in Keras 2.11 and
     later, also when it is zero.
-
-    Args:
-        script: the script.
 
     Returns:
         (line that creates it, a sentence that says what it misses), or None.

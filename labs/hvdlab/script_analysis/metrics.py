@@ -20,9 +20,6 @@ def names_metric(node: ast.AST) -> bool:
     """Return whether the name of a node is that of a metric.
 
     `args.val_batches` is no metric but a limit, which is the same on all ranks.
-
-    Args:
-        node: any node.
     """
     name = identifier(node)
     if isinstance(node, ast.Subscript):  # logs["accuracy"]
@@ -36,10 +33,6 @@ def not_combined(script: Script, collectives: set[str]) -> Iterator[tuple[int, s
     """Yield the metrics of a loop that no collective gets, although one gets another metric of the same loop.
 
     Only metrics count that the script prints, logs or returns below the loop.
-
-    Args:
-        script: the script.
-        collectives: last names of the functions that combine values, those of the script included.
 
     Yields:
         Line of the loop, the metric, and the line that prints, logs or returns it.
@@ -59,9 +52,6 @@ def not_combined(script: Script, collectives: set[str]) -> Iterator[tuple[int, s
 
 def results(script: Script) -> dict[int, int]:
     """Return where a script first prints, logs or returns what a loop has computed.
-
-    Args:
-        script: the script.
 
     Returns:
         Line of the loop -> the line below it.
@@ -105,13 +95,7 @@ def _changed(loop: ast.For) -> set[str]:
 
 
 def _sums(loop: ast.For, function: ast.AST, collectives: set[str]) -> dict[str, set[str]]:
-    """Return the variables to which a loop adds own values of a rank, each with those made of it.
-
-    Args:
-        loop: the loop.
-        function: the function around it, or the module.
-        collectives: see `not_combined`.
-    """
+    """Return the variables to which a loop adds own values of a rank, each with those made of it."""
     shared = _made_of(set(), function, collectives)
     found = {}
     for node in ast.walk(loop):

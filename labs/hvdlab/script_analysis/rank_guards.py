@@ -36,7 +36,6 @@ class Guard(NamedTuple):
         """Return the guard of a statement under a test.
 
         Args:
-            test: the test.
             negated: whether the statement is in the branch where the test is false. Default False.
         """
         condition = test
@@ -55,7 +54,6 @@ class Guards:
     """The tests of the rank in a script, and the statements and expressions under them.
 
     Args:
-        script: the script.
         by_name: whether a name such as `is_main` counts as a test of the rank if the script does not
             define it. Default True.
     """
@@ -67,20 +65,13 @@ class Guards:
         self._called: dict[Callable, dict[Name, Guard]] = {}
 
     def asks(self, node: ast.AST) -> bool:
-        """Return whether an expression depends on the rank.
-
-        Args:
-            node: the expression.
-        """
+        """Return whether an expression depends on the rank."""
         return self.script.depends(node, self.origin)
 
     def splits(self, test: ast.expr) -> bool:
         """Return whether a test has different results on the ranks.
 
         A test that mpirun has set a rank at all has the same result on all ranks.
-
-        Args:
-            test: the expression.
         """
         return self.asks(test) and not _of_presence(test)
 
@@ -88,7 +79,6 @@ class Guards:
         """Return the test of the rank under which a node runs, or None.
 
         Args:
-            node: of the script's tree.
             sites: how many uses of the function around the node must be under such a test. `all` (default):
                 each call, and each place where the function is passed on. `any`: one call of a function
                 that is no method (methods are known by their names only), unless another call is in the
@@ -98,11 +88,7 @@ class Guards:
         return guard and guard.test
 
     def uses(self, call: ast.Call) -> list[ast.Name] | None:
-        """Return where a script reads the variable that gets the result of a call; None without a variable.
-
-        Args:
-            call: of the script.
-        """
+        """Return where a script reads the variable with the result of a call; None without a variable."""
         assign = self.script.parents[call]
         if not isinstance(assign, ast.Assign) or not isinstance(assign.targets[0], ast.Name):
             return None
@@ -116,11 +102,7 @@ class Guards:
         ]
 
     def test_of_uses(self, call: ast.Call) -> ast.expr | None:
-        """Return the test of the rank under which a script uses what a call returns, or None.
-
-        Args:
-            call: whose result is assigned to a variable.
-        """
+        """Return the test of the rank under which a script uses what a call returns, or None."""
         tests = [self.test(node) for node in self.uses(call) or ()]
         return tests[0] if tests and all(tests) else None
 
@@ -129,9 +111,6 @@ class Guards:
 
         if hvd.rank() == 0: broadcast(0)          if hvd.local_rank() != 0: barrier()
         else: broadcast(None)                     if hvd.local_rank() == 0: barrier()
-
-        Args:
-            calls: the calls, or assignments, to compare.
         """
         branches: dict[tuple, set[str]] = {}
         names = self.script.names

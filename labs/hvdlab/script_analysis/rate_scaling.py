@@ -64,7 +64,6 @@ def rates(script: Script, named: Collection[str] = HOROVOD_SIZES) -> Rates:
     """Return how the learning rate of a script depends on the number of ranks.
 
     Args:
-        script: the script.
         named: functions of Horovod that return a number of ranks. Default: also that of one machine.
 
     Raises:
@@ -171,13 +170,7 @@ def _divides_loss(script: Script, reader: "Powers") -> bool:
 
 
 def _rates_given(call: ast.Call, name: str, optimizers: set[str]) -> list[ast.expr]:
-    """Return the arguments of a call that may be learning rates.
-
-    Args:
-        call: the call.
-        name: last part of its name.
-        optimizers: names imported from a module of optimizers.
-    """
+    """Return the arguments of a call that may be learning rates."""
     given = [keyword.value for keyword in call.keywords if keyword.arg in RATES]
     parts = ast.unparse(call.func).split(".")
     if name.endswith("LR"):  # a scheduler of torch
@@ -228,8 +221,6 @@ def _is_plain(value: ast.expr, reader: Powers, inside: frozenset[str] = frozense
     """Return whether a rate is one of the command line, or a number, or such a rate times a factor.
 
     Args:
-        value: the expression.
-        reader: knows the values of names.
         inside: names whose values contain the expression. Default: none.
     """
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
@@ -261,11 +252,7 @@ def _is_rate_in_use(target: ast.AST) -> bool:
 
 
 def is_of_optimizer(target: ast.AST) -> bool:
-    """Return whether a target is the rate of an optimizer, and no argument such as `args.lr`.
-
-    Args:
-        target: of an assignment.
-    """
+    """Return whether a target is the rate of an optimizer, and no argument such as `args.lr`."""
     return _is_rate_in_use(target) and not _is_of_arguments(target)
 
 

@@ -147,9 +147,6 @@ class Script:
     def imported(self, *prefixes: str) -> int | None:
         """Return the line of the first import of some modules or of an object in them.
 
-        Args:
-            *prefixes: full names of the modules.
-
         Returns:
             The line, or None.
         """
@@ -159,9 +156,6 @@ class Script:
 
     def name(self, node: ast.AST) -> str:
         """Return the full name of an expression: `hvd.init` has the name "horovod.torch.init".
-
-        Args:
-            node: a name, an attribute, or a call.
 
         Returns:
             The name; it starts with "?" where the expression does not start with a name.
@@ -184,36 +178,19 @@ class Script:
         return ".".join(reversed(parts))
 
     def hvd(self, *names: str) -> list[ast.Call]:
-        """Return the calls of Horovod functions.
-
-        Args:
-            *names: last parts of their names.
-        """
+        """Return the calls of Horovod functions."""
         return [call for call in self.named(*names) if self.names[call].startswith(HOROVOD)]
 
     def named(self, *last: str) -> list[ast.Call]:
-        """Return the calls of functions with some names: `named("Batches")`.
-
-        Args:
-            *last: last parts of the names.
-        """
+        """Return the calls of functions with some names: `named("Batches")`."""
         return [call for name in last for call in self.by_name.get(name, [])]
 
     def named_in(self, node: ast.AST, last: str) -> bool:
-        """Return whether an expression contains a call of a function with a given name.
-
-        Args:
-            node: the expression.
-            last: last part of the name.
-        """
+        """Return whether an expression contains a call of a function with a given name."""
         return any(call in self.named(last) for call in ast.walk(node))
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around a node, the innermost first.
-
-        Args:
-            node: of the tree.
-        """
+        """Yield the nodes around a node, the innermost first."""
         while node := self.parents.get(node):
             yield node
 
@@ -256,11 +233,7 @@ class Script:
         return found
 
     def variable(self, node: ast.Name | ast.Attribute) -> Variable:
-        """Return the variable of a name: (function that binds it, or the module; name).
-
-        Args:
-            node: the name, or an attribute, which counts as a variable of the module.
-        """
+        """Return the variable of a name: (function that binds it, or the module; name)."""
         name, scope = key(node), self.inside[node]
         if isinstance(node, ast.Attribute):
             return self.tree, name
@@ -283,11 +256,7 @@ class Script:
         }
 
     def made_of(self, origin: Origin) -> set[Variable]:
-        """Return the variables that hold an origin, and the functions that return it.
-
-        Args:
-            origin: such as RANK.
-        """
+        """Return the variables that hold an origin, and the functions that return it."""
         if origin not in self._made_of:
             made = self._made_of[origin] = set()
             for _ in range(3):  # quiet = not main
@@ -302,10 +271,6 @@ class Script:
         """Return whether the value of an expression is an origin, or is computed from it.
 
         True for `2 * hvd.size()` and `rank == 0`, False for `Batches(rank=hvd.rank())`.
-
-        Args:
-            value: the expression.
-            origin: such as RANK.
         """
         todo = [value]
         while todo:
@@ -327,8 +292,6 @@ class Script:
         """Return whether a single node is an origin, or a variable that holds it.
 
         Args:
-            node: the node.
-            origin: such as RANK.
             also: more variables that hold it. Default: none.
         """
         if isinstance(node, ast.Name | ast.Attribute):
@@ -359,34 +322,21 @@ class Script:
         """Return whether an expression contains an origin, or a variable that holds it.
 
         Args:
-            node: the expression.
-            origin: such as RANK.
             also: more variables that hold it. Default: none.
         """
         return any(self.is_one(n, origin, also) for n in ast.walk(node))
 
     def uses_rank(self, node: ast.AST) -> bool:
-        """Return whether an expression contains the rank.
-
-        Args:
-            node: the expression.
-        """
+        """Return whether an expression contains the rank."""
         return self.depends(node, RANK)
 
     def uses_size(self, node: ast.AST) -> bool:
-        """Return whether an expression contains the number of ranks.
-
-        Args:
-            node: the expression.
-        """
+        """Return whether an expression contains the number of ranks."""
         return self.depends(node, SIZE)
 
 
 def parse(source: bytes) -> ast.Module:
     """Return the syntax tree of a Python file.
-
-    Args:
-        source: of the file.
 
     Raises:
         Unreadable: Python cannot parse it.

@@ -23,21 +23,13 @@ MPI_SIZES = ("Get_size", "get_world_size")
 
 
 def bindings(script: Script) -> Iterator[tuple[str, ast.expr]]:
-    """Yield (name as text, value) of all assignments and arguments, without regard to scopes.
-
-    Args:
-        script: the script.
-    """
+    """Yield (name as text, value) of all assignments and arguments, without regard to scopes."""
     yield from ((ast.unparse(target), value) for target, value in script.bindings())
     yield from ((name, value) for _, name, value in script.functions.arguments())
 
 
 def factor_of(assign: ast.Assign | ast.AugAssign) -> ast.expr:
-    """Return the value of an assignment, or its factor: 1 // size of `x //= size`.
-
-    Args:
-        assign: the assignment.
-    """
+    """Return the value of an assignment, or its factor: 1 // size of `x //= size`."""
     if isinstance(assign, ast.AugAssign):
         return ast.BinOp(ast.Constant(1), assign.op, assign.value)
     return assign.value
@@ -54,7 +46,6 @@ def size_calls(script: Script, named: Collection[str] = HOROVOD_SIZES) -> set[st
     """Return the names of the functions that return Horovod's number of ranks, as text: hvd.size.
 
     Args:
-        script: the script.
         named: last names of these functions. Default: also the number of ranks on a machine.
     """
     modules, names = {"hvd", "self.hvd"}, set()
@@ -75,7 +66,6 @@ class Powers:
     A name has the power of the values that are assigned to it anywhere in the script.
 
     Args:
-        script: the script.
         sizes: names of the functions that return the number of ranks, as text.
     """
 
@@ -104,11 +94,7 @@ class Powers:
                 ]
 
     def power(self, node: ast.expr) -> float:
-        """Return the power of the number of ranks in an expression.
-
-        Args:
-            node: the expression.
-        """
+        """Return the power of the number of ranks in an expression."""
         if isinstance(node, ast.Call):
             return self._of_call(node)
         if isinstance(node, ast.BinOp):
@@ -132,12 +118,7 @@ class Powers:
         return 0.0
 
     def assigned(self, assign: ast.Assign | ast.AugAssign, targets: list[ast.expr]) -> float:
-        """Return the power of the number of ranks that an assignment brings: 1 for x = x * size.
-
-        Args:
-            assign: the assignment.
-            targets: its targets.
-        """
+        """Return the power of the number of ranks that an assignment brings: 1 for x = x * size."""
         names = {ast.unparse(target) for target in targets}
         before = {name: self.known.pop(name) for name in names & self.known.keys()}
         self.known |= dict.fromkeys(names, 0.0)  # on the right side they have their old values
@@ -148,11 +129,7 @@ class Powers:
         return power
 
     def is_foreign(self, value: ast.expr) -> bool:
-        """Return whether a value comes from a function that is not in the script, so that it is unknown.
-
-        Args:
-            value: an expression.
-        """
+        """Return whether a value comes from a function that is not in the script, so that it is unknown."""
         values, names = [value], set()
         for each in values:  # which grows by the values of names
             if isinstance(each, ast.Name) and each.id in self.values:

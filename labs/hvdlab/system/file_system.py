@@ -63,11 +63,7 @@ def _lock_of_this_machine(path: Path) -> Path:
 
 
 def lacks(folder: Path) -> list:
-    """Return what the file system of a folder does not have: "locks", "symbolic links", "permissions".
-
-    Args:
-        folder: a folder that this process can write. For another one the result is [].
-    """
+    """Return what the file system of a folder does not have: "locks", "symbolic links", "permissions"."""
     missing = []
     try:
         with tempfile.TemporaryDirectory(prefix=".hvdlab-", dir=str(folder)) as trial:
@@ -95,7 +91,6 @@ def write_text(path: Path, text: str) -> None:
     A device or a named pipe is not replaced, but written to.
 
     Args:
-        path: of the file.
         text: the new text, which is written as UTF-8.
 
     Raises:

@@ -67,7 +67,6 @@ def obstacle(visible: list[list[str]], nccl: int) -> str:
     of GPUs (MIG). A single rank needs no connection.
 
     Args:
-        visible: as `assign` takes it.
         nccl: version of NCCL that the library was built with, such as 22907; 0 without NCCL.
 
     Example:

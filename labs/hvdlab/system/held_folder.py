@@ -32,7 +32,6 @@ class HeldFolder:
             is empty on a file system without locks, where the folder stays if this process is killed.
 
     Args:
-        prefix: the beginning of its name.
         parent: where it is made. Default: the folder for temporary files ($TMPDIR).
 
     Raises:
@@ -62,9 +61,6 @@ def held_folder(prefix: str) -> Iterator[HeldFolder]:
 
     Folders with the same beginning of their name that killed commands have left are removed first.
 
-    Args:
-        prefix: the beginning of its name.
-
     Yields:
         The folder.
     """
@@ -82,7 +78,6 @@ def left_over(prefix: str, parent: str | os.PathLike | None = None) -> list:
     """Return the folders that HeldFolder made for this user and that no process holds any more.
 
     Args:
-        prefix: the beginning of their names.
         parent: where they were made. Default: the folder for temporary files ($TMPDIR).
     """
     return [

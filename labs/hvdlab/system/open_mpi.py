@@ -65,11 +65,7 @@ class Version(NamedTuple):
 
 @lru_cache
 def version(mpirun: str) -> Version:
-    """Return the version of an mpirun, or why it cannot be run.
-
-    Args:
-        mpirun: its path.
-    """
+    """Return the version of an mpirun, or why it cannot be run."""
     command = [mpirun, "--version"]
     try:
         ended = subprocess.run(
@@ -91,11 +87,7 @@ def version(mpirun: str) -> Version:
 
 
 def first_message(output: str) -> str:
-    """Return the first message of Open MPI itself in an output; "" if there is none.
-
-    Args:
-        output: of mpirun, without tags.
-    """
+    """Return the first message of Open MPI itself in an output; "" if there is none."""
     return "".join(RULE.split(output, maxsplit=2)[1:2])
 
 
@@ -103,9 +95,6 @@ def first_sentence(message: str) -> str:
     """Return the first sentence of a message of Open MPI, which says what is wrong.
 
     The last line would be general advice, such as "try again."
-
-    Args:
-        message: the text between two lines of dashes.
     """
     paragraph = " ".join(message.strip().split("\n\n")[0].split())
     return re.split(r"(?<=\w[\w'\")])[.!](?: |$)|[.:]$", paragraph)[0]

@@ -39,7 +39,6 @@ def without_log(text: str, level: str) -> str:
     """Return a text without TensorFlow's log lines.
 
     Args:
-        text: lines of stderr, each with its line end, or one line without it.
         level: the value of TF_CPP_MIN_LOG_LEVEL in the process that printed them. "0" removes nothing, "1"
             removes information, and every other value removes information and warnings.
     """

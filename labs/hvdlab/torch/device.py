@@ -73,11 +73,7 @@ class InHorovodsLayout:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, tuple[torch.dtype, torch.memory_format]]:
-        """Return the tensor to send, and what `decompress` needs: the original dtype and layout.
-
-        Args:
-            tensor: a gradient.
-        """
+        """Return the tensor to send, and what `decompress` needs: the original dtype and layout."""
         channels_last = tensor.dim() == 4 and not tensor.is_contiguous()
         layout = torch.channels_last if channels_last else torch.contiguous_format
         sent = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
@@ -104,11 +100,7 @@ class ThroughHost:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, tuple[Any, torch.device]]:
-        """Return a copy of the tensor in host memory, and what `decompress` needs.
-
-        Args:
-            tensor: a gradient.
-        """
+        """Return a copy of the tensor in host memory, and what `decompress` needs."""
         sent, context = InHorovodsLayout.compress(tensor)
         return sent.to("cpu", copy=True), (context, tensor.device)
 

@@ -136,11 +136,7 @@ class GradientNoise:
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue at the step of a saved state.
-
-        Args:
-            state: what `state_dict()` returned.
-        """
+        """Continue at the step of a saved state."""
         self.step = state["step"]
 
 

@@ -35,9 +35,6 @@ class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalised input, in its shape.
 
-        Args:
-            input: (batch, channels, ...).
-
         Raises:
             ValueError: in training: a ghost has only one value per channel.
         """

@@ -17,11 +17,7 @@ ABOUT = re.compile(r"Name:\s*(.*?)\s*\(([^()]+)\)\s*\Z")
 
 
 def read(download: Download) -> Claims:
-    """Return the student of each file that Blackboard can have named.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the student of each file that Blackboard can have named."""
     files = [
         entry for entry in download.entries if not entry.is_folder and ATTEMPT.search(entry.name)
     ]
@@ -33,7 +29,6 @@ def claim(entry: Entry, about: dict[str, str]) -> Claim:
     """Return the student of a file that Blackboard named.
 
     Args:
-        entry: the file.
         about: name of each text file -> its first line.
     """
     first, *others = ATTEMPT.finditer(entry.name)
@@ -49,11 +44,7 @@ def claim(entry: Entry, about: dict[str, str]) -> Claim:
 
 
 def first_line(path: Path) -> str:
-    """Return the first line of a text file, or "" if it cannot be read.
-
-    Args:
-        path: the file.
-    """
+    """Return the first line of a text file, or "" if it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(file, "rb") as opened:

@@ -21,11 +21,7 @@ FORMATS = [
 
 
 def read(download: Download) -> Claims:
-    """Return the student of each file or folder that Brightspace can have named.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the student of each file or folder that Brightspace can have named."""
     matches = {entry.name: NAMED.match(entry.name) for entry in download.entries}
     claims: Claims = {
         name: [Claim(found[1], found[4] or "", found[2], sent=moment(found[3]))]

@@ -19,21 +19,13 @@ ANONYMOUS = re.compile(r"(?:LATE_)?(anon_[^_]+)_(?:[0-9]+_(.+)|((?:text|link)\.h
 
 
 def read(download: Download) -> Claims:
-    """Return the student of each file that Canvas can have named.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the student of each file that Canvas can have named."""
     claims = {entry.name: claim(entry) for entry in download.entries if not entry.is_folder}
     return {name: [found] for name, found in claims.items() if found}
 
 
 def claim(entry: Entry) -> Claim | None:
-    """Return the student of a file, or None if Canvas gives no file such a name.
-
-    Args:
-        entry: the file.
-    """
+    """Return the student of a file, or None if Canvas gives no file such a name."""
     if anonymous := ANONYMOUS.match(entry.name):
         return Claim(anonymous[1], own_name(anonymous[2], anonymous[3]))
     places = list(USER_ID.finditer(entry.name))
@@ -50,7 +42,6 @@ def own_name(uploaded: str | None, typed: str | None) -> str:
     """Return the name that the student gave a file. Canvas adds "-1" if the student hands it in again.
 
     Args:
-        uploaded: the name of an uploaded file.
         typed: otherwise "text.html" or "link.html".
     """
     return re.sub(r"-[0-9]+(?=\.[^.]+\Z)", "", uploaded) if uploaded else f"_{typed}"

@@ -82,9 +82,6 @@ Claims = dict[str, list[Claim]]
 def entries_of(folder: Path) -> list[Entry]:
     """Return the files and folders in a folder, without clutter, sorted by name.
 
-    Args:
-        folder: the folder.
-
     Raises:
         OSError: it cannot be read.
     """

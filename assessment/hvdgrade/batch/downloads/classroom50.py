@@ -36,9 +36,6 @@ LARGEST_MARKER = 4096  # bytes
 def read(download: Download) -> Claims:
     """Return the student of each folder that is a repository of the assignment.
 
-    Args:
-        download: the folder of the class.
-
     Raises:
         DownloadProblem: the folders do not say where the logins begin, or belong to several assignments.
     """
@@ -84,11 +81,7 @@ def read(download: Download) -> Claims:
 
 
 def is_new(download: Download) -> bool:
-    """Return whether a folder of clones has neither the name nor the roster of GitHub Classroom.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return whether a folder of clones has neither the name nor the roster of GitHub Classroom."""
     names = {entry.name for entry in download.entries}
     return github_classroom.ROSTER not in names and not download.folder.resolve().name.endswith(
         github_classroom.ENDING
@@ -96,11 +89,7 @@ def is_new(download: Download) -> bool:
 
 
 def students(download: Download) -> dict[str, Claim]:
-    """Return the students in scores.csv: login in lower case -> student; {} without such a file.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the students in scores.csv: login in lower case -> student; {} without such a file."""
     if not any(entry.name == SCORES and not entry.is_folder for entry in download.entries):
         return {}
     try:
@@ -135,9 +124,6 @@ def marker(folder: Path) -> str:
     """Return CLASSROOM-ASSIGNMENT- from the .classroom50.yaml of a repository; "" if it has none.
 
     A student can change this file, so the files of all repositories decide together.
-
-    Args:
-        folder: the repository.
     """
     for name in MARKERS:
         try:
@@ -158,12 +144,7 @@ def marker(folder: Path) -> str:
 
 
 def from_logins(names: list[str], logins: Iterable[str]) -> set[str]:
-    """Return the beginnings after which most of the names are a known login.
-
-    Args:
-        names: names of the repositories.
-        logins: known logins.
-    """
+    """Return the beginnings after which most of the names are a known login."""
     ends = [f"-{login.lower()}" for login in logins]
     return most_frequent(
         name[: len(name) - len(end) + 1]
@@ -174,30 +155,18 @@ def from_logins(names: list[str], logins: Iterable[str]) -> set[str]:
 
 
 def in_common(names: list[str]) -> set[str]:
-    """Return the longest beginning up to a hyphen that all names have; empty if it cannot be known.
-
-    Args:
-        names: names of the repositories.
-    """
+    """Return the longest beginning up to a hyphen that all names have; empty if it cannot be known."""
     common = os.path.commonprefix(names)
     beginning = common[: common.rfind("-") + 1]
     return {beginning} if len(names) > 1 and has_two_parts(beginning) else set()
 
 
 def has_two_parts(beginning: str) -> bool:
-    """Return whether a beginning can be CLASSROOM-ASSIGNMENT-.
-
-    Args:
-        beginning: text that ends with a hyphen.
-    """
+    """Return whether a beginning can be CLASSROOM-ASSIGNMENT-."""
     return re.fullmatch(r"[^-].*-[^-].*-", beginning) is not None
 
 
 def most_frequent(beginnings: Iterable[str]) -> set[str]:
-    """Return the most frequent values; several if they are equally frequent.
-
-    Args:
-        beginnings: the values.
-    """
+    """Return the most frequent values; several if they are equally frequent."""
     counts = Counter(beginnings)
     return {value for value, count in counts.items() if count == max(counts.values())}

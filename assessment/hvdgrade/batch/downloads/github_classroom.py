@@ -20,9 +20,6 @@ ENDING = "-submissions"
 def read(download: Download) -> Claims:
     """Return the student of each folder that is a clone of a repository.
 
-    Args:
-        download: the folder of the class.
-
     Raises:
         DownloadProblem: the roster cannot be read.
     """
@@ -42,9 +39,6 @@ def read(download: Download) -> Claims:
 
 def roster(path: Path) -> dict[str, Claim]:
     """Return the students of a roster: GitHub login -> student.
-
-    Args:
-        path: the file.
 
     Raises:
         DownloadProblem: it cannot be read.

@@ -17,9 +17,6 @@ METADATA = "submission_metadata.yml"
 def read(download: Download) -> Claims:
     """Return the students of each submission that the metadata names.
 
-    Args:
-        download: the folder of the class.
-
     Raises:
         DownloadProblem: the metadata cannot be read.
     """
@@ -38,9 +35,6 @@ def read(download: Download) -> Claims:
 def load(path: Path) -> dict:
     """Return the content of the metadata, in which every value is text.
 
-    Args:
-        path: the file.
-
     Raises:
         DownloadProblem: it cannot be read.
     """
@@ -55,10 +49,6 @@ def load(path: Path) -> dict:
 
 
 def claim(person: dict) -> Claim:
-    """Return a student. Without a student id, the e-mail address or else the name is the id.
-
-    Args:
-        person: the student in the metadata.
-    """
+    """Return a student. Without a student id, the e-mail address or else the name is the id."""
     sid, name, email = (str(person.get(key) or "") for key in (":sid", ":name", ":email"))
     return Claim(sid or email or name, name=name, email=email, platform="gradescope")

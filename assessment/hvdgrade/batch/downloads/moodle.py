@@ -15,22 +15,14 @@ PARTICIPANT = re.compile(r"_([0-9]+)_assignsubmission_([a-z]+)_?")
 
 
 def read(download: Download) -> Claims:
-    """Return the student of each file or folder that Moodle can have named.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the student of each file or folder that Moodle can have named."""
     return {
         entry.name: [claim(entry)] for entry in download.entries if PARTICIPANT.search(entry.name)
     }
 
 
 def claim(entry: Entry) -> Claim:
-    """Return the student of a file or folder that Moodle named.
-
-    Args:
-        entry: the file or folder.
-    """
+    """Return the student of a file or folder that Moodle named."""
     first, *others = PARTICIPANT.finditer(entry.name)
     if others:
         return plain.claim(entry)

@@ -10,11 +10,7 @@ TIMESTAMP = "timestamp.txt"
 
 
 def read(download: Download) -> Claims:
-    """Return the student of each folder that nbgrader can have made.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the student of each folder that nbgrader can have made."""
     return {
         entry.name: [Claim(entry.name)]
         for entry in download.entries
@@ -23,11 +19,7 @@ def read(download: Download) -> Claims:
 
 
 def holds_assignment(folder: Path) -> bool:
-    """Return whether a folder holds a folder of an assignment.
-
-    Args:
-        folder: the folder of a student.
-    """
+    """Return whether a folder holds a folder of an assignment."""
     try:
         return any(os.path.exists(path / TIMESTAMP) for path in folder.iterdir())
     except OSError:  # missing permissions, or a network file system

@@ -9,20 +9,12 @@ ENDINGS = sorted((".py", *(end for end in KINDS if end.startswith("."))), key=le
 
 
 def read(download: Download) -> Claims:
-    """Return the student of each entry: its name, without the ending of a file.
-
-    Args:
-        download: the folder of the class.
-    """
+    """Return the student of each entry: its name, without the ending of a file."""
     return {entry.name: [claim(entry)] for entry in download.entries}
 
 
 def claim(entry: Entry) -> Claim:
-    """Return the student whose id is the name of a file or folder.
-
-    Args:
-        entry: the file or folder.
-    """
+    """Return the student whose id is the name of a file or folder."""
     if entry.is_folder:
         return Claim(entry.name)
     is_script = entry.name.lower().endswith(".py")
@@ -30,11 +22,7 @@ def claim(entry: Entry) -> Claim:
 
 
 def without_ending(name: str) -> str:
-    """Return a file name without a known ending, for example "ada" for "ada.py" and for "ada.tar.gz".
-
-    Args:
-        name: the file name.
-    """
+    """Return a file name without a known ending, for example "ada" for "ada.py" and for "ada.tar.gz"."""
     for ending in ENDINGS:
         if name.lower().endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)]

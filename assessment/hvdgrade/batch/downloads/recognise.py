@@ -42,8 +42,6 @@ def recognise(
     An entry that the platform cannot have made belongs to the student whose id is its name.
 
     Args:
-        folder: the folder of the class.
-        entries: its content.
         platform: the platform, if it is known. Default: None, the first one that made more than half of
             the entries.
         logins: what the instructor's table of ids calls the students. Default: none.

@@ -47,32 +47,18 @@ class Attack:
 
 
 def has_read(path: Path, output: str) -> bool:
-    """Return whether the output contains the SHA-256 of a file.
-
-    Args:
-        path: the file.
-        output: the output of the script.
-    """
+    """Return whether the output contains the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest() in output
 
 
 def killed(host: Host) -> bool:
-    """Return whether the process to attack has ended.
-
-    Args:
-        host: the targets of the attacks.
-    """
+    """Return whether the process to attack has ended."""
     time.sleep(0.2)  # the process needs some time to end after a signal
     return host.victim.poll() is not None
 
 
 def in_evidence(host: Host, evidence: Path) -> bool:
-    """Return whether the secret was copied along with the records of the submission.
-
-    Args:
-        host: the targets of the attacks.
-        evidence: folder with the copied records.
-    """
+    """Return whether the secret was copied along with the records of the submission."""
     files = (path for path in evidence.rglob("*") if path.is_file())
     return any(host.token in path.read_text(encoding="utf-8", errors="replace") for path in files)
 
@@ -204,11 +190,7 @@ ATTACKS = {
 
 
 def promised(tier: Tier) -> set[str]:
-    """Return the names of the attacks that must not succeed.
-
-    Args:
-        tier: an isolation level that works here.
-    """
+    """Return the names of the attacks that must not succeed."""
     names = {"disk", "records", "daemon", "links", "memory"}
     cgroup, landlocked = tier.name.endswith("+cgroup"), tier.name == "landlock"
     own_user = tier.own_user and tier.uid_dropped
@@ -234,11 +216,6 @@ def promised(tier: Tier) -> set[str]:
 def attempt(name: str, tier: Tier, host: Host) -> str:
     """Run one attack in a sandbox.
 
-    Args:
-        name: name of the attack.
-        tier: the isolation level.
-        host: the targets of the attacks.
-
     Returns:
         "blocked", "reported" (the grader stopped the submission, and its result says why) or "NOT BLOCKED".
     """
@@ -256,12 +233,6 @@ def attempt(name: str, tier: Tier, host: Host) -> str:
 
 def verdict(attack: Attack, host: Host, observation: Observation, evidence: Path) -> str:
     """Return the result of an attack, and remove what it left on the host.
-
-    Args:
-        attack: the attack.
-        host: the targets of the attacks.
-        observation: what the grader observed of the run.
-        evidence: folder with the copied records.
 
     Returns:
         "blocked", "reported" or "NOT BLOCKED", see `attempt`.

@@ -80,11 +80,7 @@ class Host:
         return [f"{host}:{port}" for host in dict.fromkeys(hosts)]
 
     def connected(self, listener: socket.socket) -> bool:
-        """Return whether a process has connected since the last call.
-
-        Args:
-            listener: a listening socket that does not block.
-        """
+        """Return whether a process has connected since the last call."""
         connections = 0
         while True:
             try:

@@ -17,12 +17,7 @@ MAX_FRAMES = 12  # of the call stack that are searched for one of GRADIENTS
 
 
 def watch(hvd: ModuleType, watch: Watch) -> None:
-    """Wrap the functions of a Horovod module.
-
-    Args:
-        hvd: horovod.torch, horovod.tensorflow, ...
-        watch: gets the events.
-    """
+    """Wrap the functions of a Horovod module."""
     for name in COLLECTIVES:
         if hasattr(hvd, name):
             wrap = _broadcast if name in BROADCASTS else _collective
@@ -44,12 +39,7 @@ def watch(hvd: ModuleType, watch: Watch) -> None:
 
 
 def remember_line(cls: type, watch: Watch) -> None:
-    """Make the objects of a class keep the line of the script that created them.
-
-    Args:
-        cls: the class.
-        watch: knows the line.
-    """
+    """Make the objects of a class keep the line of the script that created them."""
     initialize = cls.__init__
 
     @functools.wraps(initialize)
@@ -168,11 +158,7 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
 
 
 def _tensors(sent: Any) -> list[Any] | None:
-    """Return the tensors that a broadcast gets, or None if they are unknown.
-
-    Args:
-        sent: a state_dict, or a list of tensors, variables, or pairs of a name and a tensor.
-    """
+    """Return the tensors that a broadcast gets, or None if they are unknown."""
     if not isinstance(sent, Iterable):
         return None
     values = sent.values() if isinstance(sent, Mapping) else sent
@@ -248,9 +234,6 @@ def _members(given: dict[str, Any]) -> list[int] | None:
     """Return the ranks of the process set that a call names, or None for all ranks.
 
     The set of all ranks has the number 0, and a set has no ranks before it is added.
-
-    Args:
-        given: the arguments of the call by name.
     """
     chosen = given.get("process_set")
     number = getattr(chosen, "process_set_id", chosen)
@@ -261,9 +244,6 @@ def averages(optimizer: Any) -> bool:
     """Return whether a wrapped optimizer averages gradients.
 
     Horovod's own Keras module overrides `apply_gradients`, but the trainer of Keras 3 calls `apply`.
-
-    Args:
-        optimizer: that DistributedOptimizer returned.
     """
     classes = {cls.__module__ for cls in type(optimizer).__mro__}
     keras3 = any(module.startswith("keras.src") for module in classes)

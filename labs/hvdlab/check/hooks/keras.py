@@ -21,7 +21,6 @@ def watch(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     optimizers(keras, watch)
     batches(keras, watch)
@@ -37,7 +36,6 @@ def optimizers(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     legacy = keras.__name__ == "tf_keras"
     numbers = itertools.count()
@@ -50,10 +48,7 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
     """Write down each optimizer of a base class, and the steps that it makes outside `fit`.
 
     Args:
-        base: the class.
         legacy: whether it is of legacy Keras.
-        numbers: of the optimizers.
-        watch: gets the events.
     """
     initialize = base.__init__
 
@@ -132,11 +127,8 @@ def _step_outside_fit(
     """Write down a step now, or insert that into the graph that TensorFlow is building of the step.
 
     Args:
-        optimizer: that stepped.
         averaged: whether a DistributedGradientTape has averaged the gradients.
         start: squared norms of the weights before the step; empty if the gradients are averaged.
-        variables: the weights.
-        watch: gets the event.
     """
     tf = sys.modules.get("tensorflow")
     eager = tf is None or tf.executing_eagerly()
@@ -162,7 +154,6 @@ def batches(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     train_step = keras.Model.train_step
 
@@ -190,9 +181,6 @@ def _keep_sample(tf: ModuleType, tensor: Any, place: int, kept: dict) -> None:
     """Make a graph put a sample of a tensor into a variable, because a call of Python costs more time.
 
     Args:
-        tf: TensorFlow.
-        tensor: a part of the batch.
-        place: its index in the batch.
         kept: (index, dtype) -> variable.
     """
     key = place, tensor.dtype
@@ -210,7 +198,6 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     evaluate = keras.Model.evaluate
     signature = inspect.signature(evaluate)
@@ -252,7 +239,6 @@ def loading(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     for name in "set_weights", "load_weights":
         load = getattr(keras.Model, name)
@@ -271,7 +257,6 @@ def deciding(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     for name in "EarlyStopping", "ReduceLROnPlateau":
         cls = getattr(keras.callbacks, name)
@@ -293,7 +278,6 @@ def files(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     remember_line(keras.callbacks.ModelCheckpoint, watch)
     remember_line(keras.callbacks.CSVLogger, watch)

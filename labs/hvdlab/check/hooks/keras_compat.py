@@ -38,9 +38,6 @@ def _rate(optimizer: Any) -> float | None:
 def array(value: Any) -> Any:
     """Return the value of a variable or tensor of either Keras and any backend.
 
-    Args:
-        value: a variable, a tensor, or a number.
-
     Returns:
         A NumPy array, which is not copied where that is not necessary; a number unchanged.
     """
@@ -55,11 +52,7 @@ def array(value: Any) -> Any:
 
 
 def norm(value: Any) -> float:
-    """Return the norm of a variable, which is equal on all replicas to the last digit.
-
-    Args:
-        value: the variable.
-    """
+    """Return the norm of a variable, which is equal on all replicas to the last digit."""
     flat = array(value).ravel()
     if flat.dtype.itemsize < 4:  # float16, bfloat16
         flat = flat.astype("float32")
@@ -68,9 +61,6 @@ def norm(value: Any) -> float:
 
 def statistics(model: Any) -> list[dict]:
     """Return the running statistics of the first LAYERS batch norm layers of a model.
-
-    Args:
-        model: of Keras.
 
     Returns:
         Per layer "mean" and "variance" of the first CHANNELS channels, and "filled": the fraction of the

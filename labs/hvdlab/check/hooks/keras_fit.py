@@ -19,7 +19,6 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
-        watch: gets the events.
     """
     fit = keras.Model.fit
     signature = inspect.signature(fit)
@@ -79,7 +78,6 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
         """Writes down the steps of one call of `fit`.
 
         Args:
-            line: of the call.
             length: batches per epoch, or None.
         """
 
@@ -131,11 +129,7 @@ def _note_devices(watch: Watch) -> None:
 
 
 def _steps(given: dict[str, Any]) -> int | None:
-    """Return the batches per epoch, as `fit` counts them; None where only the data determine them.
-
-    Args:
-        given: the arguments of `fit`.
-    """
+    """Return the batches per epoch, as `fit` counts them; None where only the data determine them."""
     if given["steps_per_epoch"] is not None:
         return int(given["steps_per_epoch"])
     data = _first_input(given["x"])

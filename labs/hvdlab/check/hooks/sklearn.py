@@ -10,12 +10,7 @@ from hvdlab.check.fingerprints import digest
 
 
 def watch(module: ModuleType, watch: Watch) -> None:
-    """Write down what train_test_split gets, and what it returns.
-
-    Args:
-        module: sklearn.model_selection.
-        watch: gets the events.
-    """
+    """Write down what train_test_split gets, and what it returns."""
     split = getattr(module, "train_test_split", None)
     if split is None:  # another package of this name
         return

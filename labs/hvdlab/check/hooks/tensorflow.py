@@ -19,10 +19,6 @@ def graphs(module: ModuleType, watch: Watch) -> None:
 
     Horovod's operations in a graph call no Python, so nothing else shows that a rank waits in one. Only
     graphs with collectives count, and the time of tracing them does not.
-
-    Args:
-        module: tensorflow.python.eager.polymorphic_function.concrete_function.
-        watch: gets the events.
     """
     watch.when_run = _when_run
     function = module.ConcreteFunction
@@ -44,12 +40,7 @@ def graphs(module: ModuleType, watch: Watch) -> None:
 
 
 def _when_run(tensor: Any, function: Callable[[Any], None]) -> None:
-    """Insert a call of a function into the graph that TensorFlow is building, with the value of a tensor.
-
-    Args:
-        tensor: a number or a truth value of that graph; nothing is done for anything else.
-        function: the function.
-    """
+    """Insert a call of a function into the graph that TensorFlow is building, with the value of a tensor."""
     tf = sys.modules.get("tensorflow")
     if not hasattr(tf, "is_symbolic_tensor") or not tf.is_symbolic_tensor(tensor):
         return
@@ -64,33 +55,19 @@ def _when_run(tensor: Any, function: Callable[[Any], None]) -> None:
 
 
 def compiled(tf: ModuleType) -> bool:
-    """Return whether XLA compiles the graph: XLA has no variables of changing shape, and calls no Python.
-
-    Args:
-        tf: TensorFlow.
-    """
+    """Return whether XLA compiles the graph: XLA has no variables of changing shape, and calls no Python."""
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def unchanged(module: ModuleType, watch: Watch) -> None:
-    """Let AutoGraph leave the functions of the watch as they are.
-
-    Args:
-        module: tensorflow.python.autograph.core.config.
-        watch: of this rank.
-    """
+    """Let AutoGraph leave the functions of the watch as they are."""
     module.CONVERSION_RULES = (module.DoNotConvert("hvdlab.check"), *module.CONVERSION_RULES)
 
 
 def sources(module: ModuleType, watch: Watch) -> None:
-    """Give AutoGraph the script with its decisions instrumented, because it translates the source.
-
-    Args:
-        module: tensorflow.python.autograph.pyct.inspect_utils.
-        watch: knows the script.
-    """
+    """Give AutoGraph the script with its decisions instrumented, because it translates the source."""
     read = module.getimmediatesource
 
     @functools.cache
@@ -108,12 +85,7 @@ def sources(module: ModuleType, watch: Watch) -> None:
 
 
 def saved_models(module: ModuleType, watch: Watch) -> None:
-    """Write down saved models, because TensorFlow writes them without Python's `open`.
-
-    Args:
-        module: tensorflow.python.saved_model.save.
-        watch: gets the events.
-    """
+    """Write down saved models, because TensorFlow writes them without Python's `open`."""
     save = module.save
 
     @functools.wraps(save)
@@ -125,12 +97,7 @@ def saved_models(module: ModuleType, watch: Watch) -> None:
 
 
 def translations(module: ModuleType, watch: Watch) -> None:
-    """Keep from which lines of the script AutoGraph has translated the lines of a function.
-
-    Args:
-        module: tensorflow.python.autograph.pyct.transpiler.
-        watch: gets them.
-    """
+    """Keep from which lines of the script AutoGraph has translated the lines of a function."""
     transform = module.PyToPy.transform_function
 
     @functools.wraps(transform)
@@ -145,12 +112,7 @@ def translations(module: ModuleType, watch: Watch) -> None:
 
 
 def tapes(module: ModuleType, watch: Watch) -> None:
-    """Keep the gradients of the tapes that Horovod does not average, until an optimizer gets them.
-
-    Args:
-        module: tensorflow.python.eager.backprop.
-        watch: gets them.
-    """
+    """Keep the gradients of the tapes that Horovod does not average, until an optimizer gets them."""
     gradient = module.GradientTape.gradient
 
     @functools.wraps(gradient)
@@ -164,12 +126,7 @@ def tapes(module: ModuleType, watch: Watch) -> None:
 
 
 def data(module: ModuleType, watch: Watch) -> None:
-    """Write down which shard of a data set a rank takes, and note when the script begins to read it.
-
-    Args:
-        module: tensorflow.python.data.ops.dataset_ops.
-        watch: gets the events.
-    """
+    """Write down which shard of a data set a rank takes, and note when the script begins to read it."""
     shard = module.DatasetV2.shard
 
     @functools.wraps(shard)
@@ -207,11 +164,7 @@ def _made_by(data: Any, kind: str) -> Any:
 
 
 def of_shard(data: Any) -> bool:
-    """Return whether a data set of tf.data, or one that it is made of, is a shard of several.
-
-    Args:
-        data: the data set, or anything else.
-    """
+    """Return whether a data set of tf.data, or one that it is made of, is a shard of several."""
     return _shards(data) > 1
 
 

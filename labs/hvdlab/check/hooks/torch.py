@@ -18,12 +18,7 @@ from hvdlab.check.hooks import torch_data
 
 
 def watch(torch: ModuleType, watch: Watch) -> None:
-    """Wrap the functions of PyTorch.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Wrap the functions of PyTorch."""
     optimizers(torch, watch)
     batches(torch, watch)
     torch_data.watch(torch, watch)
@@ -33,12 +28,7 @@ def watch(torch: ModuleType, watch: Watch) -> None:
 
 
 def optimizers(torch: ModuleType, watch: Watch) -> None:
-    """Write down each optimizer, and after each step its learning rate, the weights and the statistics.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down each optimizer, and after each step its learning rate, the weights and the statistics."""
     initialize = torch.optim.Optimizer.__init__
     created, depth, norm_layers = 0, 0, _norm_layers(torch)
     stepped: set[int] = set()  # optimizers that have begun a step
@@ -168,12 +158,7 @@ def _statistics(layers: Iterable[weakref.ref]) -> list[dict]:
 
 
 def batches(torch: ModuleType, watch: Watch) -> None:
-    """Keep the input of the outermost module and the loss of each step, and note evaluations.
-
-    Args:
-        torch: the module.
-        watch: gets them.
-    """
+    """Keep the input of the outermost module and the loss of each step, and note evaluations."""
     depth = 0
 
     def enter(module: Any, inputs: tuple) -> None:
@@ -218,12 +203,7 @@ def batches(torch: ModuleType, watch: Watch) -> None:
 
 
 def clipping(torch: ModuleType, watch: Watch) -> None:
-    """Write down where a script changes gradients that Horovod is averaging at that time.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down where a script changes gradients that Horovod is averaging at that time."""
     utilities = torch.nn.utils
     for name in "clip_grad_norm_", "clip_grad_value_":
         clip = getattr(utilities, name)
@@ -254,12 +234,7 @@ def clipping(torch: ModuleType, watch: Watch) -> None:
 
 
 def deciding(torch: ModuleType, watch: Watch) -> None:
-    """Write down the metric by which a schedule decides to lower the learning rate.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down the metric by which a schedule decides to lower the learning rate."""
     cls = torch.optim.lr_scheduler.ReduceLROnPlateau
     step = cls.step
 
@@ -283,12 +258,7 @@ def _note_unaveraged(parameters: Any, what: str, watch: Watch) -> None:
 
 
 def files(torch: ModuleType, watch: Watch) -> None:
-    """Write down saved files, because torch writes them without Python's `open`.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down saved files, because torch writes them without Python's `open`."""
     save = torch.save
 
     @functools.wraps(save)
@@ -303,10 +273,6 @@ def devices(torch: ModuleType, watch: Watch) -> None:
     """Write down how many GPUs this rank sees, if it uses one.
 
     To ask earlier would initialise CUDA, and the script could no longer choose a GPU.
-
-    Args:
-        torch: the module.
-        watch: gets the event.
     """
     if torch.cuda.is_initialized():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

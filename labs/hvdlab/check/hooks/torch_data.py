@@ -12,12 +12,7 @@ from hvdlab.check.hooks.horovod import remember_line
 
 
 def watch(torch: ModuleType, watch: Watch) -> None:
-    """Wrap the functions of torch.utils.data.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Wrap the functions of torch.utils.data."""
     splits(torch, watch)
     samplers(torch, watch)
     orders(torch, watch)
@@ -25,12 +20,7 @@ def watch(torch: ModuleType, watch: Watch) -> None:
 
 
 def splits(torch: ModuleType, watch: Watch) -> None:
-    """Write down how random_split divides a data set, and mark its parts.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down how random_split divides a data set, and mark its parts."""
     data = torch.utils.data
     remember_line(data.Subset, watch)
     split = data.random_split
@@ -48,12 +38,7 @@ def splits(torch: ModuleType, watch: Watch) -> None:
 
 
 def samplers(torch: ModuleType, watch: Watch) -> None:
-    """Write down each DistributedSampler, and what it samples.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down each DistributedSampler, and what it samples."""
     cls = torch.utils.data.distributed.DistributedSampler
     remember_line(cls, watch)
     initialize = cls.__init__
@@ -77,12 +62,7 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
 
 
 def orders(torch: ModuleType, watch: Watch) -> None:
-    """Write down the order that a shuffling DistributedSampler gives to an epoch.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down the order that a shuffling DistributedSampler gives to an epoch."""
     cls = torch.utils.data.distributed.DistributedSampler
     iterate, set_epoch = cls.__iter__, cls.set_epoch
 
@@ -109,12 +89,7 @@ def orders(torch: ModuleType, watch: Watch) -> None:
 
 
 def loaders(torch: ModuleType, watch: Watch) -> None:
-    """Write down which sampler a DataLoader gets and what it reads, and keep which loader is being read.
-
-    Args:
-        torch: the module.
-        watch: gets the events.
-    """
+    """Write down which sampler a DataLoader gets and what it reads, and keep which loader is being read."""
     cls = torch.utils.data.DataLoader
     remember_line(cls, watch)
     initialize, iterate = cls.__init__, cls.__iter__

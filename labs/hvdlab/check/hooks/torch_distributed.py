@@ -19,12 +19,7 @@ WRAPPER = "DistributedDataParallel"
 
 
 def watch(dist: ModuleType, watch: Watch) -> None:
-    """Wrap the functions of torch.distributed.
-
-    Args:
-        dist: the module.
-        watch: gets the events.
-    """
+    """Wrap the functions of torch.distributed."""
     if not hasattr(dist, "init_process_group"):
         return  # a build of PyTorch without it
     initialize, destroy = dist.init_process_group, dist.destroy_process_group
@@ -47,12 +42,7 @@ def watch(dist: ModuleType, watch: Watch) -> None:
 
 
 def watch_wrapper(module: ModuleType, watch: Watch) -> None:
-    """Wrap the methods of DistributedDataParallel.
-
-    Args:
-        module: torch.nn.parallel.distributed.
-        watch: gets the events.
-    """
+    """Wrap the methods of DistributedDataParallel."""
     cls = module.DistributedDataParallel
     initialize, forward, join, prepare = cls.__init__, cls.forward, cls.join, cls._pre_forward
 

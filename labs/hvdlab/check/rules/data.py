@@ -11,12 +11,7 @@ SAME_STEPS = 3  # fewer equal batches may be a coincidence
 
 
 def batches(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about two ranks that read the same batches.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about two ranks that read the same batches."""
     if run.split():
         return  # the ranks of a process set may read the same batch, and each compute a part of it
     for first, second in itertools.combinations(run.ranks, 2):
@@ -30,12 +25,7 @@ def batches(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def whole(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that all read all of the data in each epoch, each in its own order.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about ranks that all read all of the data in each epoch, each in its own order."""
     if run.split() or facts.other or facts.fewer_rounds or len(run.ranks) < 2:
         return
     read = [
@@ -63,12 +53,7 @@ def whole(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def orders(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a sampler that shuffles every epoch in the same order.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a sampler that shuffles every epoch in the same order."""
     for of_sampler in run.orders():
         last = of_sampler[-1]
         if len(of_sampler) == 1 and not facts.new_orders and run.in_epochs():
@@ -97,10 +82,6 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
 
     A rank may split its own shard as it likes. So only a split of equal data counts, or one that a
     DistributedSampler samples.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
     """
     sampled = {event["split"] for event in run.all("sampler") if event["replicas"] > 1}
     for events in zip(*(run.of(rank, "split") for rank in run.ranks), strict=False):
@@ -135,12 +116,7 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def slices(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that take the same slice, or slices of the same items in different orders.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding if ranks take the same slice, or slices of the same items in different orders."""
     if run.split():
         return
     for events in zip(*(run.of(rank, "whole") for rank in run.ranks), strict=False):
@@ -177,12 +153,7 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def shards(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that take the same shard, shards of a part, or of different orders.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about ranks that take the same shard, shards of a part, or of different orders."""
     if run.split():
         return  # the ranks of a process set may compute parts of one batch
     if facts.local_shard:
@@ -230,12 +201,7 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a DistributedSampler that no DataLoader gets.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a DistributedSampler that no DataLoader gets."""
     ended = all(run.of(rank, "end") for rank in run.ranks) and not run.crash()
     used = {event["made"] for event in run.all("sampled")}
     trains = {event["made"] for event in run.rank0("loop")}
@@ -260,12 +226,7 @@ def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about results on one rank's shard that are combined with those of no other rank.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about results on one rank's shard that are combined with those of no other rank."""
     if run.split() or facts.other not in (None, "mpi4py"):
         return
     own = {rank: _evaluated_shards(run, rank) for rank in run.ranks}

@@ -12,12 +12,7 @@ NOT_ACCEPTED = re.compile(r"Tensor is required to be contiguous|Tensor type \S+ 
 
 
 def device(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about ranks that share a GPU.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield findings about ranks that share a GPU."""
     seen = run.all("devices")
     count = max((event["count"] for event in seen), default=0)
     if count == 1 and len({event["visible"] for event in seen}) == len(run.ranks):
@@ -58,12 +53,7 @@ def device(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def cuda_tensors(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a CUDA tensor that a Horovod without CUDA got.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a CUDA tensor that a Horovod without CUDA got."""
     for event in run.all("cuda tensor"):
         yield finding(
             "cuda-without-nccl",
@@ -75,12 +65,7 @@ def cuda_tensors(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def layouts(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about Horovod's error that it does not accept a tensor.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about Horovod's error that it does not accept a tensor."""
     crash = run.crash()
     if crash and (error := NOT_ACCEPTED.search(crash[1])):
         seen = f'Rank {crash[0]} ended with Horovod\'s error "{error[0]}".'

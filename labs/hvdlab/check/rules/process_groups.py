@@ -13,12 +13,7 @@ BOTH_ORDERS = "sampler option is mutually exclusive with shuffle"
 
 
 def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about optimizers that step without an average of the gradients by DDP.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield findings about optimizers that step without an average of the gradients by DDP."""
     if run.api() != "ddp" or run.split():
         return
     created = {event["optimizer"]: event for event in run.rank0("optimizer")}
@@ -51,12 +46,7 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def loading(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about weights that only some ranks load after the wrapper has sent them.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about weights that only some ranks load after the wrapper has sent them."""
     loads = {rank: [e for e in run.of(rank, "load") if e["wrapped"]] for rank in run.ranks}
     loading_ranks = [rank for rank, events in loads.items() if events]
     if loading_ranks and len(loading_ranks) < len(run.ranks) and divergence(run):
@@ -70,12 +60,7 @@ def loading(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def errors(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about errors of PyTorch that have one cause.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield findings about errors of PyTorch that have one cause."""
     for rank, error, line in run.errors():
         if UNUSED in error:
             unused = next((e["unused"] for e in run.rank0("step") if e.get("unused")), None)

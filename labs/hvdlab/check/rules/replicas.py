@@ -11,12 +11,7 @@ from hvdlab.script_analysis.collectives import BROADCASTS
 
 
 def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about weights that differ between the ranks.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield findings about weights that differ between the ranks."""
     for number in run.optimizers():
         step = divergence(run, number)
         if step is None:
@@ -66,9 +61,7 @@ def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int |
     Before the first step only what follows the last broadcast counts.
 
     Args:
-        number: of the optimizer.
         step: the later one, from 1.
-        run: the events of the run.
     """
     steps = run.steps(number)
     loads = {}
@@ -85,10 +78,6 @@ def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
     """Return where weights were changed between a broadcast and the first step, and what was observed.
 
     Only `load_state_dict` is seen while it changes weights. Otherwise the line is that of the broadcast.
-
-    Args:
-        sent: event of the broadcast on the first rank.
-        run: the events of the run.
     """
     loads: dict[int, int] = {}  # rank -> line of its first load after the broadcast
     for rank in run.ranks:
@@ -114,10 +103,6 @@ def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
     """Return the broadcast that may be meant for the weights of an optimizer, and what was observed.
 
     Of two broadcasts of the same weights it is the one whose line is closer to the step of the optimizer.
-
-    Args:
-        number: of the optimizer.
-        run: the events of the run.
     """
     sent = run.weights_broadcast()
     step = run.step(0, number, 1)["line"] or 0

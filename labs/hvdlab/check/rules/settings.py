@@ -22,12 +22,7 @@ OTHER_SCALE = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")
 
 
 def rate(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about a learning rate that is dropped, unscaled or scaled twice.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield findings about a learning rate that is dropped, unscaled or scaled twice."""
     for event in run.rank0("optimizer"):
         used = run.rates(event["optimizer"])
         dropped, default = event.get("dropped"), event.get("default")
@@ -87,12 +82,7 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a large learning rate without a warmup.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a large learning rate without a warmup."""
     rates = run.rates()
     name = next((event["name"] for event in run.rank0("optimizer")), "")
     if len(rates) < FEW_STEPS or name in OTHER_SCALE or len(run.ranks) < 2:
@@ -118,12 +108,7 @@ def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def files(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a file that several ranks write.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a file that several ranks write."""
     # What a download writes is judged by `downloads`.
     downloaded = {event["line"] for event in run.all("download")} | set(facts.downloads)
     shared = {
@@ -148,12 +133,7 @@ def files(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def norms(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about running statistics of batch norm that drift apart.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about running statistics of batch norm that drift apart."""
     if facts.norm_shared:
         return
     step, layer, score = drift(run)
@@ -168,12 +148,7 @@ def norms(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a file that all ranks download at the same time.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a file that all ranks download at the same time."""
     requested = {event["line"] for event in run.all("download")}
     requested -= {event["line"] for event in run.all("download") if event["locked"]}
     for path, ranks in run.saves().items():
@@ -202,12 +177,7 @@ def _above_init(line: int | None, facts: Facts) -> str:
 
 
 def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a callback of Horovod's own Keras module that fails under legacy Keras.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a callback of Horovod's own Keras module that fails under legacy Keras."""
     for event in run.all("end"):
         if event["made"] and any(text in (event["error"] or "") for text in LEGACY_ERRORS):
             seen = f'This callback ended with "{event["error"]}".'
@@ -216,12 +186,7 @@ def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def calls(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about calls without effect, and about a schedule that only some ranks follow.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield findings about calls without effect, and about a schedule that only some ranks follow."""
     if facts.uncalled:
         seen = (
             "Without parentheses this is the function itself, and not the number that it returns (read from "

@@ -18,10 +18,6 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield findings about optimizers that step without an average of the gradients by Horovod.
 
     Such an optimizer is not wrapped, or wrapped too late, or its wrapper never averages.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
     """
     if run.api() == "ddp":
         return  # see `process_groups.wrapping`
@@ -80,12 +76,7 @@ def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a decision to stop that depends on different values on the ranks.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a decision to stop that depends on different values on the ranks."""
     if run.split():
         return
     for (line, text, _), values in run.decisions().items():
@@ -112,12 +103,7 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks with different numbers of batches, or with their own way out of a loop.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about ranks with different numbers of batches, or with their own way out of a loop."""
     if facts.join or run.all("join") or run.split():
         return
     for line, lengths in run.lengths().items():
@@ -169,12 +155,7 @@ def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a collective that some ranks call more often, or with another name.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a collective that some ranks call more often, or with another name."""
     if run.crash() or not run.complete() or run.split():
         return
     found = difference(run, facts.guarded)
@@ -189,12 +170,7 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def _own_steps(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a training step that one rank makes under a test of the rank.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about a training step that one rank makes under a test of the rank."""
     lines = {
         rank: {n for e in run.of(rank, "step") if e["wrapped"] for n in e["stack"]}
         for rank in run.ranks
@@ -217,10 +193,6 @@ def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
 
     AutoGraph runs a translated copy of a tf.function, so the events have only the line that calls it. The
     line of the collective comes from the source.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
     """
     traced = run.traced()
     for (function, _), of_rank in traced.items():
@@ -250,12 +222,7 @@ def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def clipping(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about gradients that are changed while Horovod averages them.
-
-    Args:
-        run: the events of the run.
-        facts: the facts of the source.
-    """
+    """Yield a finding about gradients that are changed while Horovod averages them."""
     if facts.changed_early and not run.all("clip"):
         line, average = facts.changed_early
         seen = (

@@ -37,12 +37,7 @@ def _add_both(library: Library) -> str:
 
 
 def check_output_lines(lines: list[int], library: Library = HOROVOD) -> None:
-    """Demand that rank 0 prints a line in each of two epochs, and rank 1 none.
-
-    Args:
-        lines: How many lines each of two ranks printed.
-        library: What the script is converted to.
-    """
+    """Demand that rank 0 prints a line in each of two epochs, and rank 1 none."""
     if lines == [2, 2]:
         raise NotYet(f"both ranks print a line each epoch: print where {library.rank} == 0 only.")
     if lines == [0, 2]:
@@ -57,10 +52,6 @@ def check_output_lines(lines: list[int], library: Library = HOROVOD) -> None:
 
 def check_shards(run: Watched, library: Library = HOROVOD) -> list[np.ndarray]:
     """Demand that each rank reads its own shard of 257 images, in equally many steps, and all are read.
-
-    Args:
-        run: The run.
-        library: What the script is converted to.
 
     Returns:
         The indices that each rank read in the first epoch.
@@ -101,9 +92,7 @@ def check_combined_metrics(run: Watched, before: str, library: Library = HOROVOD
     """Demand loss and accuracy over the examples of all ranks: each of 101 held-out images counts once.
 
     Args:
-        run: The run.
         before: The step whose run trained the same model, and in which each rank counted all images.
-        library: What the script is converted to.
 
     Returns:
         The number of held-out images that are classified right.
@@ -146,7 +135,6 @@ def check_writers(run: Watched | None, library: Library = HOROVOD) -> str:
 
     Args:
         run: The run, or None where the script was only read.
-        library: What the script is converted to.
 
     Returns:
         The names of the checkpoints.
@@ -166,11 +154,6 @@ def check_restarts(
     """Demand that a killed run continues after its last checkpoint: on two ranks, then on one.
 
     Each rank has its own folder, and only rank 0 finds a checkpoint, as on machines without a shared disk.
-
-    Args:
-        script: The path of the script.
-        library: What the script is converted to.
-        cause: Returns what the source says about a restart that fails, to be added to the sentence.
 
     Returns:
         Whether the script ran; False in a quick run.
@@ -216,12 +199,7 @@ def check_restarts(
 
 
 def check_learning_rate(run: Watched, library: Library = HOROVOD) -> None:
-    """Demand a learning rate of `--lr` times the number of ranks on every rank.
-
-    Args:
-        run: The run.
-        library: What the script is converted to.
-    """
+    """Demand a learning rate of `--lr` times the number of ranks on every rank."""
     for rank in range(run.ranks):
         rate = run.lines(rank)["learning_rate"].iloc[-1]
         if abs(rate / (LEARNING_RATE * run.ranks) - 1) > 1e-3:
@@ -233,12 +211,7 @@ def check_learning_rate(run: Watched, library: Library = HOROVOD) -> None:
 
 
 def check_heldout_accuracy(accuracy: float, library: Library = HOROVOD) -> None:
-    """Demand a whole number of right answers of HELDOUT; name what else the accuracy is a fraction of.
-
-    Args:
-        accuracy: A held-out accuracy that a rank recorded.
-        library: What the script is converted to.
-    """
+    """Demand a whole number of right answers of HELDOUT; name what else the accuracy is a fraction of."""
 
     def is_of(images: int, tolerance: float = 1e-4) -> bool:
         return abs(accuracy * images - round(accuracy * images)) < tolerance
@@ -271,10 +244,6 @@ def check_heldout_accuracy(accuracy: float, library: Library = HOROVOD) -> None:
 
 
 def heldout_accuracies(run: Watched) -> pd.Series:
-    """Return rank 0's held-out accuracy of each epoch.
-
-    Args:
-        run: The run.
-    """
+    """Return rank 0's held-out accuracy of each epoch."""
     lines = run.lines(0)
     return lines.get("val_accuracy", lines.get("accuracy", pd.Series(dtype=float)))

@@ -78,11 +78,7 @@ TORCH_DISTRIBUTED = Library(
 
 
 def runs(script: str | Path) -> Path:
-    """Return the folder in which the runs of a script are recorded, one folder per step.
-
-    Args:
-        script: The path of the script.
-    """
+    """Return the folder in which the runs of a script are recorded, one folder per step."""
     path = Path(script)
     return path.with_name(f"{path.stem}_runs")
 
@@ -101,13 +97,10 @@ def run_step(
 
     Args:
         step: The name of the step, and of the folder of the run.
-        script: The path of the learner's script.
-        *arguments: More arguments of the script.
         ranks: The number of ranks.
         complain: Whether a failed or an incomplete run raises NotYet.
         disk: Where the ranks' own folders are. Default: the folder of the run.
         launcher: "mpirun", or "torchrun" for a script of torch.distributed.
-        **variables: Environment variables.
 
     Raises:
         NotYet: With `complain`, the run failed or a rank did not record everything.
@@ -135,7 +128,6 @@ def print_right(run: Watched | None, sentence: str) -> None:
 
     Args:
         run: The run, or None where the script was only read.
-        sentence: What was found.
     """
     if run:
         print(text(run.report()))
@@ -147,8 +139,6 @@ def describe_models(run: Watched | None, two: str, library: Library = HOROVOD) -
 
     Args:
         run: The run, or None where the script was only read.
-        two: A sentence for weights that differ.
-        library: What the script is converted to.
     """
     if run and summary(run.report())["models"] == 1:
         return f"They hold identical weights: the script already has {library.one_model}."
@@ -159,7 +149,6 @@ def refuse_missing(run: Watched, *names: str) -> None:
     """Raise NotYet where a rank does not record a number that the checks or the plots of the lab read.
 
     Args:
-        run: The run.
         *names: Numbers that it must record, besides loss, speed and learning rate.
     """
     missing = run.missing("loss", "images_per_second", "learning_rate", *names)

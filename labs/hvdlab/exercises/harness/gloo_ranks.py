@@ -32,12 +32,8 @@ def on_ranks(
     """Return what `function(comm, *arguments)` returns on each rank.
 
     Args:
-        function: Runs on each rank.
-        *arguments: Its arguments after the communicator.
         ranks: The number of ranks.
-        uses: The learner's functions, and all else that `function` finds among its globals.
         what: What messages call the learner's function. Default: the name of the first of `uses`.
-        remedy: Advice for ranks that wait for each other.
 
     Raises:
         NotYet: A rank failed, or ranks wait for each other; the message has the line.
@@ -72,11 +68,7 @@ def attempts(
     """Return a dict per rank: what the function "returned", or the line in which the rank "waits".
 
     Args:
-        function: Runs on each rank.
-        *arguments: Its arguments after the communicator.
         ranks: The number of ranks.
-        uses: All that `function` finds among its globals.
-        seconds: How long a rank waits for an answer.
     """
     return call(
         attempt, function.__name__, arguments, seconds,
@@ -85,14 +77,7 @@ def attempts(
 
 
 def attempt(comm: "MPI.Comm", function: str, arguments: tuple, seconds: float) -> dict:
-    """Return, on a rank, the result of the function of that name, after connecting by Gloo.
-
-    Args:
-        comm: The communicator of all ranks.
-        function: The name of the function, among the globals of the rank.
-        arguments: Its arguments after the communicator.
-        seconds: How long the rank waits for an answer.
-    """
+    """Return, on a rank, the result of the function of that name, after connecting by Gloo."""
     import re
     import sys
     import traceback

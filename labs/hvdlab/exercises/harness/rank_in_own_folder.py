@@ -74,11 +74,7 @@ def watch_process_group() -> None:
 
 
 def slow_loading(seconds: float) -> None:
-    """Make `load_fashion_mnist` slower, and write when it began and ended.
-
-    Args:
-        seconds: How much slower.
-    """
+    """Make `load_fashion_mnist` slower, and write when it began and ended."""
     from hvdlab import data
 
     load, calls = data.load_fashion_mnist, []

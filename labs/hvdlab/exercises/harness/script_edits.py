@@ -11,7 +11,6 @@ class ScriptEdits:
     keeps stand in the script exactly once. A step may have several edits.
 
     Args:
-        serial: The path of the serial script.
         steps: The names of the steps, in their order.
         diff: The edits of all steps.
     """
@@ -30,7 +29,6 @@ class ScriptEdits:
         """Return the text of a script after the edits of one step.
 
         Args:
-            text: The text before.
             step: One of the steps.
 
         Raises:
@@ -50,7 +48,6 @@ class ScriptEdits:
         """Make the edits of one step in a file.
 
         Args:
-            path: The path of the script.
             step: One of the steps.
         """
         path = Path(path)
@@ -79,13 +76,7 @@ class ScriptEdits:
 
 
 def unified(old: str, new: str, name: str) -> str:
-    """Return a unified diff: removed lines begin with -, added lines with +.
-
-    Args:
-        old: The text before.
-        new: The text after.
-        name: What the diff calls the new text.
-    """
+    """Return a unified diff: removed lines begin with -, added lines with +."""
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), "before", name, lineterm="", n=1
     )

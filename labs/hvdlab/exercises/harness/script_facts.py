@@ -21,9 +21,6 @@ OUTPUT_CALLS = set(
 def read(path: str | Path) -> Script:
     """Return the learner's script.
 
-    Args:
-        path: The path of the script.
-
     Raises:
         NotYet: The script is not there, or Python cannot read it.
     """
@@ -37,11 +34,7 @@ def read(path: str | Path) -> Script:
 
 
 def called(script: Script) -> set[str]:
-    """Return the names of all calls of a script, as they are written there: "hvd.init".
-
-    Args:
-        script: The script.
-    """
+    """Return the names of all calls of a script, as they are written there: "hvd.init"."""
     return {ast.unparse(call.func) for call in script.calls}
 
 
@@ -49,7 +42,6 @@ def chooses_device_by_local_rank(script: Script, origin: Origin = LOCAL_RANK) ->
     """Return whether an expression that may choose a device depends on the local rank.
 
     Args:
-        script: The script.
         origin: Where the script gets its local rank from. Default: hvd.local_rank().
     """
     local = MadeOf(script, origin)
@@ -88,7 +80,6 @@ def divides_beside_batches(script: Script, rank_origin: Origin = RANK) -> bool:
     """Return whether rank and size shard something in addition to the examples of the training.
 
     Args:
-        script: The script.
         rank_origin: Where the script gets its rank from. Default: any source, the local rank included.
     """
     rank, size = MadeOf(script, rank_origin), MadeOf(script, SIZE)
@@ -125,11 +116,7 @@ class MadeOf:
             self.names |= {name for a in known for name in _names(a)}  # env.rank
 
     def occurs(self, node: ast.AST) -> bool:
-        """Return whether the origin, or a value computed from it, occurs in an expression.
-
-        Args:
-            node: The expression.
-        """
+        """Return whether the origin, or a value computed from it, occurs in an expression."""
         if node in self.opaque:
             return self.occurs(node.func)
         if self.opaque.isdisjoint(ast.walk(node)):
@@ -211,11 +198,7 @@ def refuse_local_rank(
     """Raise NotYet where an `if` with the local rank decides on a call with such a name.
 
     Args:
-        script: The script.
-        *names: Parts of the names of calls, in lower case.
         origin: Where the script gets its local rank from. Default: hvd.local_rank().
-        local: How the message calls the local rank.
-        rank: How the message calls the rank.
     """
     for call, full in script.names.items():
         if not any(name in full.lower() for name in names):
@@ -235,9 +218,7 @@ def refuse_local_numbers(
     """Raise NotYet where the data, a slice or the learning rate uses the local rank or local size.
 
     Args:
-        script: The script.
         origin: Where the script gets these numbers from. Default: hvd.local_rank() and hvd.local_size().
-        right: The calls that the script should use.
     """
     data = ("Batches", "DistributedSampler", "slice", "shard")
     for node in script.nodes:

@@ -59,11 +59,7 @@ class Watched:
             return pd.DataFrame()
 
     def missing(self, *names: str) -> tuple[int, str] | None:
-        """Return the first rank that does not record one of these numbers, and its name; None if all do.
-
-        Args:
-            *names: The names of the numbers.
-        """
+        """Return the first rank that does not record one of these numbers, and its name; None if all do."""
         lines = enumerate(map(self.lines, range(self.ranks)))
         return next(((rank, n) for rank, line in lines for n in names if n not in line), None)
 
@@ -168,14 +164,10 @@ def watch(
     """Run a script on some ranks, each in a folder of its own: see `rank_in_own_folder`.
 
     Args:
-        script: The path of the script.
-        *arguments: Arguments of the script.
-        folder: Where the run is recorded; it is deleted first.
         disk: Where the ranks' own folders are. Default: `folder`.
         ranks: The number of ranks.
         limit: How long the run may take, in seconds.
         launcher: "mpirun", or "torchrun" for a script of torch.distributed.
-        **variables: Environment variables.
 
     Returns:
         The run. Its `failure` says why it failed.

@@ -139,11 +139,6 @@ def check_numbers(below: float = math.inf, **numbers: Any) -> None:
 def check_choice(name: str, value: Any, *choices: Any) -> None:
     """Check that an argument has one of the allowed values.
 
-    Args:
-        name: name of the argument.
-        value: its value.
-        *choices: the allowed values.
-
     Raises:
         ValueError: the value is another one.
     """

@@ -105,12 +105,7 @@ class Launcher:
     rank_variable: str
 
     def send(self, process: subprocess.Popen, number: int) -> None:
-        """Send a signal to the launcher, which forwards those that ask a process to end to its ranks.
-
-        Args:
-            process: the launcher.
-            number: of the signal.
-        """
+        """Send a signal to the launcher, which forwards those that ask a process to end to its ranks."""
         process.send_signal(number)
 
     def tell_where(self, process: subprocess.Popen, ranks: set[int] | None) -> None:
@@ -132,9 +127,6 @@ class Launcher:
 
 def mpi_of(script: str | Path) -> str:
     """Return the library that connects the ranks of a script through MPI, read from its imports.
-
-    Args:
-        script: a Python file.
 
     Returns:
         "Horovod" or "mpi4py"; "" for a script that uses neither, and for a script that joins a process

@@ -24,10 +24,6 @@ class Costs(NamedTuple):
 def all_reduce(ranks: int, nbytes: float) -> float:
     """Return the bytes that a rank sends in a ring all-reduce: 2 (n-1)/n of the array.
 
-    Args:
-        ranks: number of ranks, n.
-        nbytes: bytes of the array.
-
     Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, 2009.
     """
     return 2 * (ranks - 1) / ranks * nbytes

@@ -155,9 +155,6 @@ def check_numbers(group: Group, *names: str, below: float = float("inf")) -> Non
 def check_betas(group: Group) -> None:
     """Check that the argument `betas` is a pair of numbers from 0 to below 1.
 
-    Args:
-        group: the parameter group.
-
     Raises:
         ValueError: it is something else.
     """
@@ -174,11 +171,6 @@ def check_betas(group: Group) -> None:
 
 def check_choice(group: Group, name: str, *choices: Any) -> None:
     """Check that an argument has one of the allowed values.
-
-    Args:
-        group: the parameter group.
-        name: name of the argument.
-        *choices: the allowed values.
 
     Raises:
         ValueError: the value is another one.

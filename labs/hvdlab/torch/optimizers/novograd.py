@@ -87,9 +87,6 @@ class NovoGrad(LayerwiseOptimizer):
 
         PyTorch gives a state the dtype of its parameter. A squared norm above 65504 would become infinite
         in float16, and no later step would change its tensor.
-
-        Args:
-            state_dict: what `state_dict()` returned.
         """
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
