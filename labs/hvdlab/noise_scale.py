@@ -162,27 +162,6 @@ def steps_to_goal(batch: Numbers, s_min: float, b_crit: float) -> Numbers:
     return s_min * (1 + b_crit / np.asarray(batch))
 
 
-def optimal_learning_rate(batch: Numbers, max_rate: float, noise_scale: float) -> Numbers:
-    """Return the predicted best learning rate of SGD: max_rate / (1 + noise_scale / batch).
-
-    The formula is derived for B_noise; B_simple is used in its place.
-    It is proportional to the batch size far below the noise scale and constant far above it. If the batch
-    size equals the noise scale, it is max_rate / 2.
-
-    Args:
-        batch: examples per step, a number or an array, above 0.
-        max_rate: the best learning rate for the true gradient, above 0.
-        noise_scale: number of examples, at least 0.
-
-    Raises:
-        ValueError: an argument is out of range.
-    """
-    _check_positive("batch", batch)
-    _check_positive("max_rate", max_rate)
-    _check_not_negative("noise_scale", noise_scale)
-    return max_rate / (1 + noise_scale / np.asarray(batch))
-
-
 def loss_weight_std(large_batch: int, small_batch: int) -> float:
     """Return the std of loss weights z ~ N(1, std^2) that give a large batch the noise of a small one.
 

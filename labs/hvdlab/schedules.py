@@ -79,35 +79,6 @@ def momentum_correction(momentum: float, new_rate: float, old_rate: float) -> fl
     return momentum * new_rate / old_rate
 
 
-def regime_adaptation(
-    epochs: int, milestones: Sequence[float], small_batch: int, large_batch: int
-) -> tuple[int, list[float]]:
-    """Return epochs and milestones with which a large batch gets as many updates as a small one.
-
-    Both are multiplied by ceil(large_batch / small_batch). The numbers of updates are exactly equal if this
-    quotient is whole and both batch sizes divide the number of examples.
-
-    Args:
-        epochs: for the small batch, at least 1.
-        milestones: epochs at which the learning rate falls, increasing.
-        small_batch: global batch size, at least 1.
-        large_batch: global batch size, at least `small_batch`.
-
-    Returns:
-        (epochs, milestones) for the large batch.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: Hoffer et al., Train longer, generalize better, 2017, section 5, arXiv:1705.08741.
-    """
-    _check_count(epochs=epochs, small_batch=small_batch)
-    _check_count(small_batch, large_batch=large_batch)
-    _check_milestones(milestones)
-    stretch = -(-large_batch // small_batch)  # rounded up
-    return epochs * stretch, [milestone * stretch for milestone in milestones]
-
-
 def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Schedule:
     """Return a schedule that rises from `start` on a straight line, with every update of the warmup.
 
@@ -138,27 +109,6 @@ def gradual_warmup(schedule: Schedule, warmup_steps: int, start: float) -> Sched
         return _between(start, schedule(warmup_steps - 1), (step + 1) / warmup_steps)
 
     return warmed
-
-
-def constant_warmup(schedule: Schedule, warmup_steps: int, warmup_rate: float) -> Schedule:
-    """Return a schedule with `warmup_rate` for `warmup_steps` updates, and `schedule` from then on.
-
-    The last update of the warmup, step warmup_steps - 1, still has `warmup_rate`.
-
-    Args:
-        schedule: the learning rate after the warmup. Its steps count the warmup too.
-        warmup_steps: number of updates. 0 means no warmup.
-        warmup_rate: learning rate of the warmup, above 0.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: He et al., Deep Residual Learning, 2015, section 4.2. It did not help Goyal et al., 2017.
-    """
-    _check("a function: step -> learning rate", callable, schedule=schedule)
-    _check_count(0, warmup_steps=warmup_steps)
-    _check_positive(warmup_rate=warmup_rate)
-    return lambda step: float(warmup_rate) if step < warmup_steps else schedule(step)
 
 
 def constant(rate: float) -> Schedule:

@@ -10,14 +10,12 @@ from hvdlab.data.batches import steps
 from hvdlab.schedules import (
     batch_growth,
     constant,
-    constant_warmup,
     cosine_decay,
     gradual_warmup,
     linear_scaling,
     momentum_correction,
     one_cycle,
     polynomial_decay,
-    regime_adaptation,
     square_root_scaling,
     step_decay,
     updates,
@@ -69,10 +67,6 @@ EXPECTED = {
     ),
     "warmup": (gradual_warmup(constant(0.8), 4, start=0.2), [0.35, 0.5, 0.65, 0.8, 0.8]),
     "no warmup": (gradual_warmup(constant(0.8), 0, start=0.2), [0.8, 0.8]),
-    "low, decay": (
-        constant_warmup(step_decay(0.8, [4], 0.5), 3, 0.1),
-        [0.1, 0.1, 0.1, 0.8, 0.4, 0.4],
-    ),
     # The decay counts the warmup's steps too. The linear warmup ends at the decay's value of its last step.
     "warmup, decay": (
         gradual_warmup(polynomial_decay(1.0, 5, power=1), 2, start=0.0),
@@ -203,17 +197,6 @@ def test_update_counts_equal_the_steps_of_the_ranks(size):
     assert updates(CIFAR10, sizes) == by_rank
 
 
-def test_regime_adaptation_keeps_the_number_of_updates():
-    # Network F1 of Hoffer et al.: 50 epochs, learning rate / 10 at 10, 20, 30; batch 128 -> 4096.
-    epochs, milestones = regime_adaptation(50, [10, 20, 30], 128, 4096)
-    assert (epochs, milestones) == (1600, [320, 640, 960])
-    examples = 4096 * 12
-    assert updates(examples, [4096] * epochs) == updates(examples, [128] * 50) == 19200
-    for milestone, old in zip(milestones, (10, 20, 30), strict=True):
-        assert updates(examples, [4096] * milestone) == updates(examples, [128] * old)
-    assert regime_adaptation(10, [4], 128, 200) == (20, [8])  # rounded up, like in the paper
-
-
 # --- bad arguments --------------------------------------------------------------------------------
 
 GROWTH = dict(epochs=4, milestones=[2], factor=5, batch_size=8, max_batch_size=40, learning_rate=1)
@@ -263,9 +246,6 @@ BAD = [
     (gradual_warmup, dict(schedule=abs, warmup_steps=-1, start=0), "Received: warmup_steps=-1"),
     (gradual_warmup, dict(schedule=abs, warmup_steps=2.5, start=0), "Received: warmup_steps=2.5"),
     (gradual_warmup, dict(schedule=abs, warmup_steps=5, start=-1), "Received: start=-1"),
-    (constant_warmup, dict(schedule=0.1, warmup_steps=5, warmup_rate=1), "must be a function"),
-    (constant_warmup, dict(schedule=abs, warmup_steps=-1, warmup_rate=1), "Received: warmup_steps"),
-    (constant_warmup, dict(schedule=abs, warmup_steps=5, warmup_rate=0), "Received: warmup_rate=0"),
     (momentum_correction, dict(momentum=1, new_rate=1, old_rate=1), "from 0 to below 1"),
     (momentum_correction, dict(momentum=0.9, new_rate=-1, old_rate=1), "Received: new_rate=-1"),
     (momentum_correction, dict(momentum=0.9, new_rate=1, old_rate=0), "Received: old_rate=0"),
@@ -279,18 +259,6 @@ BAD = [
     (updates, dict(examples=0, batch_sizes=[1]), "Received: examples=0"),
     (updates, dict(examples=10, batch_sizes=5), "one per epoch. Received: batch_sizes=5"),
     (updates, dict(examples=10, batch_sizes=[5, 0]), r"Received: batch_sizes=\[5, 0\]"),
-    (regime_adaptation, dict(epochs=0, milestones=[], small_batch=1, large_batch=2), "epochs=0"),
-    (regime_adaptation, dict(epochs=1, milestones=[2, 1], small_batch=1, large_batch=2), LINE),
-    (
-        regime_adaptation,
-        dict(epochs=1, milestones=[], small_batch=0, large_batch=2),
-        "small_batch=0",
-    ),
-    (
-        regime_adaptation,
-        dict(epochs=1, milestones=[], small_batch=4, large_batch=2),
-        "large_batch=2",
-    ),
 ]
 
 
