@@ -757,8 +757,8 @@ fault.check_fixed(7)
 # ranks of a host find that a data file is missing, and all of them download it into the same place. One
 # rank may open the file while another one is still writing it. The first run on a new machine fails with a
 # file that is too short, and the second run works, because the file is complete by then. The repair is
-# that one rank per host downloads while the others wait at a barrier, as lab 11 explains. The script
-# `labs/faults/download_race_keras.py` has this fault, and you can read and check it.
+# that one rank per host downloads while the others wait at a barrier, as lab 11 explains. The command
+# `hvdlab fault download_race_keras` prints a script with this fault.
 #
 # If you suspect a race, run the script many times, on an empty disk, and with a slower network if
 # possible. Add a pause on one rank before the suspected line. If the pause makes the fault appear in each
@@ -775,8 +775,9 @@ fault.check_fixed(7)
 #
 # It has limits. It cannot see a mistake that needs more steps than it runs, or more ranks or machines than
 # you give it. It does not know whether your network learns the right thing. If it finds nothing, none of
-# the mistakes that it knows was found, and others may remain. The other scripts in `labs/faults/` are
-# yours to try: their first lines describe the symptom, and `faults.toml` contains the answers.
+# the mistakes that it knows was found, and others may remain. `hvdlab fault` lists more scripts to try, with
+# their symptoms. `hvdlab fault NAME --write faults` writes one of them, and `labs/faults/faults.toml` contains
+# the answers.
 #
 # ## Summary
 #

@@ -20,6 +20,7 @@ COMMANDS = {
         "hvdlab.check.command",
         "run a script for a few steps and name its distributed mistakes",
     ),
+    "fault": ("hvdlab.faults", "print or write a script that has one distributed mistake"),
     "data": ("hvdlab.data.command", "find, download or synthesise a data set"),
     "bench": ("hvdlab.bench.command", "measure this machine"),
     "progress": (
@@ -37,6 +38,7 @@ examples:
   hvdlab data cifar10
   hvdlab run -np 2 labs/cifar10_torch.py --epochs 1
   hvdlab check -np 2 train.py
+  hvdlab fault no_broadcast_torch --write faults
   hvdlab bench throughput
   hvdlab progress
   hvdlab gpu --out runs/gpu

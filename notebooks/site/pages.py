@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import mistakes
 import nbformat
 from print_slides import browser
 
@@ -81,6 +82,11 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}", encoding="utf-8")
     (source / "slides.md").write_text(_slides(), encoding="utf-8")
     _write_commands(source / "commands")
+    names = mistakes.write(source / "mistakes")
+    text = "Each page has scripts with the mistake, as edits of a correct script, and says how to fix it."
+    (source / "mistakes/index.md").write_text(
+        f"# Mistakes of distributed training\n\n{text}\n\n{_contents(names)}", encoding="utf-8"
+    )
     _write_api(source / "api")
 
 

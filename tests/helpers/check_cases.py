@@ -1,12 +1,10 @@
 """The scripts on which `hvdlab check` is tested: one script per mistake, and correct scripts."""
 
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FAULTS = ROOT / "labs" / "faults"
-EXPECTED = tomllib.loads((FAULTS / "faults.toml").read_text())
 CORRECT = {path.stem: path for path in (ROOT / "tests/fixtures/correct_scripts").glob("*.py")}
+CORRECT |= {path.stem: path for path in (ROOT / "labs/faults").glob("*.py")}
 CORRECT |= {
     "cifar10_torch": ROOT / "labs/cifar10_torch.py",
     "cifar10_keras": ROOT / "labs/cifar10_keras.py",

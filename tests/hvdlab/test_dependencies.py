@@ -23,6 +23,8 @@ HVDLAB = {
     "reference": "numpy",
     "noise_scale": "numpy",
     "arguments": "",
+    "variants": "",
+    "faults": "variants",
     "assessment_networks": "record",
     "recordable": "assessment_networks",
     "scaling": "numpy rich",
@@ -50,10 +52,10 @@ HVDLAB = {
     ),
     "course": "data launch record torch keras system numpy pandas rich matplotlib IPython PIL frameworks",
     "exercises": (
-        "check course hints launch data noise_scale record reference schedules script_analysis torch keras "
-        "scaling system numpy pandas rich psutil matplotlib frameworks"
+        "check course faults hints launch data noise_scale record reference schedules script_analysis torch "
+        "keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
     ),
-    "cli": "doctor launch check data bench course gpu_report system",
+    "cli": "doctor launch check faults data bench course gpu_report system",
 }
 # The same for hvdgrade. A name that begins with "hvdlab" belongs to hvdlab.
 HVDGRADE = {

@@ -8,8 +8,10 @@ The program checks the scripts one after another, on two ranks. It takes several
 import argparse
 import os
 import tempfile
+from pathlib import Path
 
 from hvdlab.check.command import check
+from hvdlab.faults import faults, write
 from tests.helpers import check_cases as cases
 
 parser = argparse.ArgumentParser(
@@ -21,19 +23,19 @@ correct = parser.parse_args().correct
 print("| script | expected | found | as expected | ended by | steps | s |", flush=True)
 print("|---|---|---|---|---|---|---|", flush=True)
 wrong = 0
-for name in sorted(cases.CORRECT if correct else cases.EXPECTED):
-    if missing := cases.EXPECTED.get(name, {}).get("needs"):
-        print(f"| {name} | not run: it needs {missing} | | | | | |", flush=True)
+for name in sorted(cases.CORRECT if correct else faults()):
+    wanted = None if correct else faults()[name]
+    if wanted and wanted.needs:
+        print(f"| {name} | not run: it needs {wanted.needs} | | | | | |", flush=True)
         continue
-    path = cases.CORRECT[name] if correct else cases.FAULTS / f"{name}.py"
-    wanted = cases.EXPECTED.get(name)
     os.chdir(tempfile.mkdtemp(prefix="check-"))
+    path = cases.CORRECT[name] if correct else write(name, Path.cwd())
     found = check(path, *cases.ARGUMENTS.get(name, []))
     said = [(one.id, one.line) for one in found.findings]
-    right = said == ([(wanted["finding"], wanted["line"])] if wanted else [])
+    right = said == ([(wanted.finding, wanted.line)] if wanted else [])
     wrong += not right
     told = ", ".join(f"{id}, line {line}" for id, line in said) or found.error or "nothing"
-    expected = f"{wanted['finding']}, line {wanted['line']}" if wanted else "nothing"
+    expected = f"{wanted.finding}, line {wanted.line}" if wanted else "nothing"
     print(
         f"| {name} | {expected} | {told} | {'yes' if right else '**no**'} | {found.ended} "
         f"| {found.steps} | {found.seconds:.0f} |",

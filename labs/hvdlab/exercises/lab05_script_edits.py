@@ -11,8 +11,9 @@ import tokenize
 from pathlib import Path
 
 from hvdlab.course.experiment import LABS
-from hvdlab.exercises.harness.script_edits import ScriptEdits, unified
+from hvdlab.exercises.harness.script_edits import ScriptEdits
 from hvdlab.script_analysis.ast_helpers import keyword
+from hvdlab.variants import unified
 
 __all__ = ["EDITS", "STEPS", "after", "apply", "diff", "serial_script", "unified", "with_float16"]
 

@@ -1,13 +1,12 @@
 """Checks of lab 16: seven scripts with one distributed mistake each, to diagnose and to fix.
 
-A case is a copy of a script of labs/faults in the learner's folder. `watch` runs it for a few steps
+A case is a script of `hvdlab.faults` in the learner's folder. `watch` runs it for a few steps
 under `hvdlab check` and shows what the ranks did. Only `check_diagnosis` and `check_fixed` show the answer.
 In a quick run (LAB_QUICK) some cases are not run.
 """
 
 import ast
 import tempfile
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pandas as pd
 
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.run_events import Run
-from hvdlab.course.experiment import LABS, QUICK, WORK
+from hvdlab.course.experiment import QUICK, WORK
 from hvdlab.course.figures import describe
 from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.lab16_evidence import (  # noqa: F401
@@ -24,8 +23,10 @@ from hvdlab.exercises.lab16_evidence import (  # noqa: F401
     check_first_difference,
     check_missing_ranks,
 )
+from hvdlab.faults import correct, faults
 from hvdlab.hints.catalogue import CHECKED
 from hvdlab.script_analysis.script import Script
+from hvdlab.variants import edited
 
 CASES = {
     1: "no_broadcast_torch",
@@ -38,7 +39,6 @@ CASES = {
 }
 RUN_IN_QUICK = {1}
 BATCHES_OF_ALL = 64  # per epoch, where a rank reads all images of case 2, or all but one of case 4
-EXPECTED = tomllib.loads((LABS / "faults" / "faults.toml").read_text(encoding="utf-8"))
 NAMES = {id: mistake.title for id, mistake in CHECKED.items()}
 
 # Where to look in each case to rule out another diagnosis.
@@ -109,13 +109,9 @@ def copy(case: int) -> Path:
 
 
 def original(case: int) -> str:
-    """Return the script of a case as it was before any repair.
-
-    Its docstring is left out, because it has the name of the mistake in a command.
-    """
-    text = (LABS / "faults" / f"{CASES[case]}.py").read_text(encoding="utf-8")
-    docstring = ast.parse(text).body[0]
-    return "".join(text.splitlines(keepends=True)[docstring.end_lineno :]).lstrip("\n")
+    """Return the script of a case as it was before any repair, without its docstring."""
+    fault = faults()[CASES[case]]
+    return edited(correct(fault.framework), fault.diff)
 
 
 def watch(case: int, ranks: int = 2) -> Log | None:
@@ -225,7 +221,7 @@ def check_diagnosis(case: int, diagnosis: str, evidence: float | None = None) ->
     check_evidence(case, evidence, original(case))
     if not isinstance(diagnosis, str) or diagnosis not in NAMES:
         raise NotYet(f"{diagnosis!r} is none of the names: {', '.join(NAMES)}.")
-    wanted = EXPECTED[CASES[case]]["finding"]
+    wanted = faults()[CASES[case]].finding
     if diagnosis != wanted:
         raise NotYet(f"{NAMES[diagnosis]}? {TELLING[case]}")
     right(f"{NAMES[wanted]}. {MEANING[case]}")

@@ -7,23 +7,24 @@ import ast
 
 import psutil
 import pytest
-from check_cases import ARGUMENTS, CORRECT, EXPECTED, FAULTS
+from check_cases import ARGUMENTS, CORRECT
 
 from hvdlab.check.command import check
+from hvdlab.faults import faults, write
 from hvdlab.hints.catalogue import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts
     "clip_before_average_torch",
     "gradients_not_averaged_keras",
-    *("wrapper_not_called_ddp", "collective_on_some_ranks_ddp", "torch_ddp_style"),
+    *("wrapper_not_called_ddp", "collective_on_some_ranks_ddp", "correct_ddp"),
     *("legacy_tape_style", "keras_fit_arrays"),
 }
 
 
 def cases(names):
     def marks(name):
-        if "needs" in EXPECTED.get(name, {}):
+        if name in faults() and faults()[name].needs:
             return pytest.mark.gpu
         return () if name in QUICK else pytest.mark.thorough
 
@@ -39,15 +40,16 @@ def gpu_without_nccl() -> bool:
 @pytest.mark.mpi
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(EXPECTED))
-def test_a_planted_mistake_is_named_and_no_other(name):
-    if "needs" in EXPECTED[name] and not gpu_without_nccl():
-        pytest.skip(f"needs {EXPECTED[name]['needs']}")
-    found = check(FAULTS / f"{name}.py", timeout=200)
+@pytest.mark.parametrize("name", cases(faults()))
+def test_a_planted_mistake_is_named_and_no_other(name, tmp_path):
+    fault, script = faults()[name], write(name, tmp_path)
+    if fault.needs and not gpu_without_nccl():
+        pytest.skip(f"needs {fault.needs}")
+    found = check(script, timeout=200)
     named = [(one.id, one.line) for one in found.findings]
-    assert named == [(EXPECTED[name]["finding"], EXPECTED[name]["line"])], found.findings
+    assert named == [(fault.finding, fault.line)], found.findings
     assert found.ended in ("itself", "deadlock")
-    assert not [p for p in psutil.process_iter() if _belongs_to(p, FAULTS / f"{name}.py")]
+    assert not [p for p in psutil.process_iter() if _belongs_to(p, script)]
 
 
 @pytest.mark.mpi
@@ -69,16 +71,14 @@ def _belongs_to(process, script):
 
 
 def test_every_mistake_has_a_script():
-    assert {one["finding"] for one in EXPECTED.values()} == set(CHECKED)
-    assert {path.stem for path in FAULTS.glob("*.py")} == set(EXPECTED)
+    assert {fault.finding for fault in faults().values()} == set(CHECKED)
     assert len(CORRECT) >= 10
-    assert QUICK <= set(EXPECTED) | set(CORRECT)
+    assert QUICK <= set(faults()) | set(CORRECT)
     assert all(mistake.explains <= set(CHECKED) for mistake in CATALOGUE.values())
 
 
 def test_a_docstring_tells_the_symptom_and_not_the_mistake():
-    for path in FAULTS.glob("*.py"):
-        text = ast.get_docstring(ast.parse(path.read_text())).split("\n\n")[0]
-        assert len(text) > 40, path
-        title = CHECKED[EXPECTED[path.stem]["finding"]].title
-        assert title.lower() not in text.lower(), path
+    for fault in faults().values():
+        symptom = ast.get_docstring(ast.parse(fault.text))
+        assert len(symptom) > 40 and symptom == fault.symptom
+        assert CHECKED[fault.finding].title.lower() not in symptom.lower()

@@ -99,7 +99,9 @@ def test_a_right_step_is_right(step, script, fake, capsys):
 
 def test_edits_are_made_once(script, framework):
     path = script("init")
-    with pytest.raises(ValueError, match="step 'init' replaces a text that the script has 0 times"):
+    with pytest.raises(
+        ValueError, match="step 'init': an edit replaces lines that the script has 0 times"
+    ):
         edits.apply(path, "broadcast", framework), edits.apply(path, "sharding", framework)
         path.write_text(path.read_text().replace("parse_args()\n", "parse_args(None)\n"))
         edits.apply(path, "init", framework)

@@ -8,6 +8,7 @@ import pytest
 from hvdlab.check.run_events import Run
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab16_find_the_fault as fault
+from hvdlab.faults import faults
 from hvdlab.script_analysis.script import Script
 
 LAB = Path(__file__).parents[3] / "labs" / "16_find_the_fault.py"
@@ -48,7 +49,7 @@ def evidence(case):
 @pytest.mark.parametrize("case", fault.CASES)
 def test_one_diagnosis_is_right(case, capsys):
     for name in fault.NAMES:
-        if name == fault.EXPECTED[fault.CASES[case]]["finding"]:
+        if name == faults()[fault.CASES[case]].finding:
             fault.check_diagnosis(case, name, evidence(case))
             assert "Right" in capsys.readouterr().out
         else:
@@ -61,7 +62,7 @@ def test_one_diagnosis_is_right(case, capsys):
 
 @pytest.mark.parametrize("case", fault.CASES)
 def test_a_diagnosis_without_evidence_is_not_accepted(case):
-    name = fault.EXPECTED[fault.CASES[case]]["finding"]
+    name = faults()[fault.CASES[case]].finding
     with pytest.raises(NotYet, match="A diagnosis needs evidence"):
         fault.check_diagnosis(case, name)
     for wrong in (0, -1, 1000):

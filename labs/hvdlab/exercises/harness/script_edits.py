@@ -1,14 +1,14 @@
 """The conversion of a serial script to a distributed one, step by step, as a diff: see `ScriptEdits`."""
 
-import difflib
 from pathlib import Path
+
+from hvdlab import variants
 
 
 class ScriptEdits:
     """What each step of a conversion changes in a serial script.
 
-    The edits are written as a diff, with `@@ STEP` before each of them. The lines that an edit removes or
-    keeps stand in the script exactly once. A step may have several edits.
+    The edits are written as in `hvdlab.variants`, with `@@ STEP` before each part.
 
     Args:
         steps: The names of the steps, in their order.
@@ -17,13 +17,10 @@ class ScriptEdits:
 
     def __init__(self, serial: Path, steps: tuple[str, ...], diff: str) -> None:
         self.serial, self.steps = serial, steps
-        self._edits: dict[str, list[tuple[str, str]]] = {step: [] for step in steps}
+        self._edits = dict.fromkeys(steps, "")
         for part in diff.split("@@ ")[1:]:
-            step, *lines = part.splitlines(keepends=True)
-            old, new = (
-                "".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +")
-            )
-            self._edits[step.strip()].append((old, new))
+            step, _, lines = part.partition("\n")
+            self._edits[step.strip()] += f"@@\n{lines}"
 
     def edited(self, text: str, step: str) -> str:
         """Return the text of a script after the edits of one step.
@@ -35,14 +32,10 @@ class ScriptEdits:
             ValueError: The script does not have an old text exactly once: the step is done already, another
                 step comes first, or the script was changed by hand in that place.
         """
-        for old, new in self._edits[step]:
-            if text.count(old) != 1:
-                raise ValueError(
-                    f"step {step!r} replaces a text that the script has {text.count(old)} times and "
-                    f"should have once:\n{old}"
-                )
-            text = text.replace(old, new)
-        return text
+        try:
+            return variants.edited(text, self._edits[step])
+        except ValueError as error:
+            raise ValueError(f"step {step!r}: {error}") from None
 
     def apply(self, path: str | Path, step: str) -> None:
         """Make the edits of one step in a file.
@@ -72,12 +65,4 @@ class ScriptEdits:
         """
         number = self.steps.index(step)
         old = self.after(self.steps[number - 1] if number else None)
-        return unified(old, self.edited(old, step), step)
-
-
-def unified(old: str, new: str, name: str) -> str:
-    """Return a unified diff: removed lines begin with -, added lines with +."""
-    lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), "before", name, lineterm="", n=1
-    )
-    return "\n".join(lines)
+        return variants.unified(old, self.edited(old, step), step)

@@ -1,7 +1,4 @@
-"""Training works. Sometimes the checkpoint cannot be loaded afterwards.
-
-torchrun --nproc-per-node 2 labs/faults/all_write_one_file_ddp.py
-"""
+"""Train a small network on Fashion-MNIST with DDP. The faults are edits of this script."""
 
 import os
 
@@ -50,7 +47,6 @@ def main():
         mean = total.item() / len(loader) / dist.get_world_size()
         if dist.get_rank() == 0:
             print(f"epoch {epoch}  loss {mean:.3f}", flush=True)
-    torch.save(model.state_dict(), "model.pt")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Write a page for each mistake that `hvdlab check` knows, from its catalogue and labs/faults."""
+
+from pathlib import Path
+
+from hvdlab.faults import faults
+from hvdlab.hints.catalogue import CHECKED, Mistake
+
+FRAMEWORKS = {"torch": "Horovod and PyTorch", "keras": "Horovod and Keras", "ddp": "DDP"}
+
+
+def write(folder: Path) -> list[str]:
+    """Write the pages and return their names, in alphabetical order of their titles."""
+    folder.mkdir()
+    names = sorted(CHECKED, key=lambda name: CHECKED[name].title.lower())
+    for name in names:
+        (folder / f"{name}.md").write_text(page(CHECKED[name]), encoding="utf-8")
+    return names
+
+
+def page(mistake: Mistake) -> str:
+    """Return the page of a mistake: what it does, scripts that have it, and how to fix it."""
+    lines = [f"# {mistake.title[0].upper()}{mistake.title[1:]}", ""]
+    lines += [f"`hvdlab check` calls this mistake `{mistake.id}`.", ""]
+    if mistake.explains:
+        links = ", ".join(
+            f"[{CHECKED[name].title}]({name}.md)" for name in sorted(mistake.explains)
+        )
+        lines += [f"It can cause other mistakes: {links}. A report then names only this one.", ""]
+    lines += ["## Fix", "", mistake.advice(), ""]
+    if mistake.fix_in_ddp:
+        lines += [f"In a script of torch.distributed: {mistake.fix_in_ddp}", ""]
+    for name, fault in faults().items():
+        if fault.finding == mistake.id:
+            lines += [f"## Example with {FRAMEWORKS[fault.framework]}", "", fault.symptom, ""]
+            lines += ["```diff", fault.diff.rstrip("\n"), "```", ""]
+            lines += [f"`hvdlab fault {name}` prints the whole script.", ""]
+    return "\n".join(lines)
