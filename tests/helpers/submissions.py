@@ -1,13 +1,24 @@
-"""The submissions of tests/fixtures/submissions: a folder each, or a case of a family.
+"""The submissions of tests/fixtures/submissions, a folder each.
 
-A family is a folder whose expected.toml has a table [cases]. Each case is a submission FOLDER-CASE: the
-script of the folder, in which some constants have other values.
+expected.toml says what is expected of the grading. The script is one of these:
+
+* assessment.py of the folder.
+* An edit of another submission: `diff` in expected.toml, in the format of `hvdlab.variants`, and `base`.
+* A case of a family, if expected.toml has a table [cases]: the submission FOLDER-CASE is the script of the
+  folder with other values of some constants.
+* Generated: see GENERATED.
 """
 
 import ast
+import base64
+import random
 import shutil
 import tomllib
 from pathlib import Path
+
+from hvdlab.variants import edited
+from tests.measurements.styles import script as composed
+from tests.measurements.styles.table import settings, styles
 
 SUBMISSIONS = Path(__file__).parents[1] / "fixtures" / "submissions"
 
@@ -27,15 +38,39 @@ NAMES = sorted(
 def as_expected(name: str) -> dict:
     """Return what expected.toml says of a submission."""
     expected = _table(name.partition("-")[0])
-    expected.pop("cases", None)
-    return expected
+    return {key: value for key, value in expected.items() if key not in ("cases", "base", "diff")}
 
 
 def source(name: str) -> str:
     """Return the script of a submission."""
     folder, _, case = name.partition("-")
-    script = (SUBMISSIONS / folder / "assessment.py").read_text(encoding="utf-8")
+    if folder in GENERATED:
+        return GENERATED[folder](case)
+    table = _table(folder)
+    if "diff" in table:
+        script = edited(source(table["base"]), table["diff"])
+    else:
+        script = (SUBMISSIONS / folder / "assessment.py").read_text(encoding="utf-8")
     return with_constants(script, FAMILIES[folder][case]) if case else script
+
+
+def style(name: str) -> str:
+    """Return one of the scripts that tests/measurements/styles composes."""
+    (found,) = (one for one in styles() if one.name == name)
+    return composed.script(found, settings(found))
+
+
+def too_large(_: str) -> str:
+    """Return a script with random bytes of the size of a layer's weights: more than a script may hold."""
+    packed = base64.encodebytes(random.Random(0).randbytes(50_000)).decode()
+    return f'''"""Brings a layer's weights with it: more than a script may hold."""
+
+WEIGHTS = """
+{packed}"""
+'''
+
+
+GENERATED = {"style": style, "too_large": too_large}
 
 
 def with_constants(script: str, values: dict) -> str:
@@ -72,5 +107,5 @@ def write(name: str, folder: Path) -> None:
     """Write a submission, with its links, to a new folder."""
     base = name.partition("-")[0]
     shutil.copytree(SUBMISSIONS / base, folder, symlinks=True)
-    if base != name:
+    if base != name or base in GENERATED or "diff" in _table(base):
         (folder / "assessment.py").write_text(source(name), encoding="utf-8")

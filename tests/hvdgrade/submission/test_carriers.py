@@ -8,22 +8,23 @@ import pytest
 
 from hvdgrade.submission.carriers import MOST, carriers, compressed_bytes
 from hvdgrade.submission.flags import flags
+from hvdlab.faults import faults
 from hvdlab.script_analysis.script import Script
+from tests.helpers.submissions import NAMES, source
 
 ROOT = Path(__file__).parents[3]
-SUBMISSIONS = ROOT / "tests/fixtures/submissions"
-PATHS = [
-    *SUBMISSIONS.glob("*/assessment.py"),
+FILES = [
     *(ROOT / "assessment").glob("**/assessment.py"),
     *(ROOT / "tests/fixtures/correct_scripts").glob("*.py"),
     *(ROOT / "tests/fixtures/similar").glob("*.py"),
     *(ROOT / "tests/fixtures/hint_base").glob("*.py"),
-    *(ROOT / "labs/faults").glob("*.py"),
     *(ROOT / "labs").glob("[a-z]*.py"),
 ]
-# Two carry data, and two are no Python.
-CARRY = {"pretrained", "too_large", "not_python", "null_bytes"}
-HONEST = [path for path in PATHS if path.parent.name not in CARRY and path.is_file()]
+# Two carry data, two are no Python, and two have no script.
+OTHERS = {"pretrained", "too_large", "not_python", "null_bytes", "no_script", "folder_as_script"}
+HONEST = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
+HONEST |= {name: source(name) for name in NAMES if name not in OTHERS}
+HONEST |= {name: fault.text for name, fault in faults().items()}
 
 
 def words(count: int, kinds: int) -> list[str]:
@@ -72,13 +73,13 @@ def test_data_that_are_spread_over_all_places_are_flagged():
     assert text.startswith("Line 1 begins a script whose comments, names")
 
 
-@pytest.mark.parametrize("path", HONEST, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_an_honest_script_has_half_of_the_limit_at_most(path):
-    source = path.read_bytes()
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_script_has_half_of_the_limit_at_most(name):
+    source = HONEST[name].encode()
     found = carriers(Script(source), source)
     sizes = {kind: compressed_bytes(places) for kind, places in found.items()}
     assert max(sizes.values()) <= MOST / 2, sizes
-    assert carried(source.decode(errors="replace")) == []
+    assert carried(HONEST[name]) == []
 
 
 def test_an_integer_of_many_digits_is_a_number():
