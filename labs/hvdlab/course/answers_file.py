@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hvdlab import HvdlabError
 from hvdlab.course import experiment
+from hvdlab.course.lab_source import exercise_id
 
 PATH = experiment.WORK / "answers.json"
 
@@ -40,11 +41,20 @@ class QuizAnswer:
 
 @dataclass(frozen=True)
 class SolvedExercise:
-    """An exercise whose check said "Right": lab, name of the exercise, and when."""
+    """An exercise whose check said "Right": lab, id of the exercise, and when.
+
+    Files of earlier versions have the name of the check in place of the id.
+    """
 
     lab: int
     exercise: str
     time: str
+
+    def __post_init__(self) -> None:
+        check, _, case = self.exercise.partition(" ")
+        if check.startswith("check_"):
+            id = exercise_id(self.lab, check, int(case) if case else None)
+            object.__setattr__(self, "exercise", id)
 
 
 KINDS = {"predictions": Prediction, "questions": QuizAnswer, "exercises": SolvedExercise}

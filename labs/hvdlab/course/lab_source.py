@@ -16,11 +16,15 @@ TITLE = re.compile(r"^# # (?:Lab \d+: )?(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LabSource:
-    """What a lab contains."""
+    """What a lab contains.
+
+    Attributes:
+        exercises: ids of the exercises, in their order: the first one is exercise 1.
+    """
 
     path: Path
     title: str
-    exercises: frozenset[str]
+    exercises: tuple[str, ...]
     predictions: frozenset[int]
     questions: frozenset[int]
 
@@ -30,17 +34,30 @@ class LabSource:
         return int(self.path.name[:2])
 
 
+def exercise_id(lab: int, check: str, case: int | None = None) -> str:
+    """Return the id of an exercise, which stays if its place in the lab changes: "lab02.gradient".
+
+    Args:
+        check: name of the function that checks it, for example "check_gradient".
+        case: number of the case, if the exercise has several.
+    """
+    return f"lab{lab:02d}.{check.removeprefix('check_')}" + (f" {case}" if case else "")
+
+
 def read(path: Path) -> LabSource:
     """Return what a lab contains."""
     text = path.read_text(encoding="utf-8")
-    exercises, predictions, questions = set(), set(), set()
+    exercises: dict[str, int] = {}  # id -> first line
+    predictions, questions = set(), set()
     for node in ast.walk(ast.parse(text)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
         name = node.func.attr
         if name.startswith("check_"):
-            exercises.add(f"{name} {first}" if isinstance(first, int) else name)
+            case = first if isinstance(first, int) else None
+            id = exercise_id(int(path.name[:2]), name, case)
+            exercises[id] = min(node.lineno, exercises.get(id, node.lineno))
         elif ast.unparse(node.func) == "workbook.predict":
             predictions.add(first)
         elif ast.unparse(node.func) == "workbook.question":
@@ -49,7 +66,7 @@ def read(path: Path) -> LabSource:
     return LabSource(
         path,
         title[1] if title else path.stem,
-        frozenset(exercises),
+        tuple(sorted(exercises, key=exercises.get)),
         frozenset(predictions),
         frozenset(questions),
     )

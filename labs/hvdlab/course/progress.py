@@ -53,7 +53,7 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
         counted.append(
             LabProgress(
                 lab,
-                len(solved & lab.exercises),
+                len(solved.intersection(lab.exercises)),
                 len(reasoned & lab.predictions),
                 len(answered & lab.questions),
                 len(right & lab.questions),

@@ -28,6 +28,7 @@ import numpy as np
 
 from hvdlab import HvdlabError
 from hvdlab.course.answers_file import SolvedExercise, learners_file, now
+from hvdlab.course.lab_source import exercise_id
 from hvdlab.course.notebook import not_yet
 
 Parameters = ParamSpec("Parameters")
@@ -59,11 +60,20 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
         except Exception as error:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
-        if file := learners_file():
-            name = f"{check.__name__} {arguments[0]}" if by_case else check.__name__
-            file.add(SolvedExercise(lab, name, now()))
+        record_solved(lab, check.__name__, arguments[0] if by_case else None)
 
     return checked
+
+
+def record_solved(lab: int, check: str, case: int | None = None) -> None:
+    """Keep in a learner's notebook that an exercise is solved.
+
+    Args:
+        check: name of the check.
+        case: number of the case, if the exercise has several.
+    """
+    if file := learners_file():
+        file.add(SolvedExercise(lab, exercise_id(lab, check, case), now()))
 
 
 def right(text: str) -> None:
@@ -188,12 +198,12 @@ def compare(
     Raises:
         NotYet: The answer is not the expected one.
     """
-    if _equal(answer, expected, rtol, atol):
+    if equal(answer, expected, rtol, atol):
         return
     named = otherwise
     for sentence, wrong in (mistakes or {}).items():
         answers = wrong if isinstance(wrong, list) else [wrong]
-        if any(_equal(answer, each, rtol, atol) for each in answers):
+        if any(equal(answer, each, rtol, atol) for each in answers):
             named = sentence
             break
     if np.asarray(answer).size > MAX_SHOWN_NUMBERS:
@@ -201,7 +211,8 @@ def compare(
     raise NotYet(f"{case} is {shown(answer)}, expected {shown(expected)}. {named}".strip())
 
 
-def _equal(answer: object, other: object, rtol: float, atol: float) -> bool:
+def equal(answer: object, other: object, rtol: float, atol: float) -> bool:
+    """Return whether two numbers or arrays are equal; None in a tuple stands for any number."""
     if isinstance(other, tuple) and None in other:
         pairs = zip(np.ravel(answer), other, strict=True)
         return all(b is None or math.isclose(a, b, rel_tol=rtol, abs_tol=atol) for a, b in pairs)

@@ -56,7 +56,7 @@ def lab(tmp_path):
 
 def test_a_lab_is_read_from_its_source(lab):
     assert (lab.number, lab.title) == (7, "Some title")
-    assert lab.exercises == {"check_one", "check_case 1", "check_case 2"}
+    assert lab.exercises == ("lab07.one", "lab07.case 1", "lab07.case 2")
     assert (lab.predictions, lab.questions) == ({1, 2}, {1})
 
 

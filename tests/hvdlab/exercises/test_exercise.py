@@ -9,6 +9,7 @@ import pytest
 from hvdlab import exercises
 from hvdlab.course import lab_source
 from hvdlab.course.answers_file import AnswersFile
+from hvdlab.course.lab_source import exercise_id
 from hvdlab.exercises import NotYet, exercise
 
 MODULES = sorted(Path(exercises.__file__).parent.glob("lab*.py"))
@@ -37,7 +38,7 @@ def test_a_solved_exercise_is_kept_by_name_and_by_case(file):
     exercise(check_double)(lambda x: 2 * x)
     exercise(check_case)(3, diagnosis="a")
     kept = [(one.lab, one.exercise) for one in file.entries()]
-    assert kept == [(7, "check_double"), (7, "check_case 3")]
+    assert kept == [(7, "lab07.double"), (7, "lab07.case 3")]
 
 
 def test_an_answer_that_is_a_number_is_no_case(file, monkeypatch):
@@ -46,7 +47,7 @@ def test_an_answer_that_is_a_number_is_no_case(file, monkeypatch):
 
     monkeypatch.setattr(check_number, "__module__", "hvdlab.exercises.lab07_title")
     exercise(check_number)(5)
-    assert [one.exercise for one in file.entries()] == ["check_number"]
+    assert [one.exercise for one in file.entries()] == ["lab07.number"]
 
 
 def test_a_wrong_answer_is_not_kept(file):
@@ -68,13 +69,16 @@ def test_a_check_keeps_its_name_and_signature(file):
 
 
 def decorated(path) -> set[str]:
-    """Return the names of the checks of a module that have the decorator."""
-    return {
-        node.name
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-        if "exercise" in [ast.unparse(decorator) for decorator in node.decorator_list]
-    }
+    """Return the ids of the exercises of a module: checks that have the decorator, and FunctionExercise."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            if "exercise" in [ast.unparse(decorator) for decorator in node.decorator_list]:
+                names.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.value.func) == "FunctionExercise":
+                names.add(ast.unparse(node.targets[0]))
+    return {exercise_id(int(path.name[3:5]), name) for name in names}
 
 
 @pytest.mark.parametrize("lab", lab_source.labs(), ids=lambda lab: lab.path.stem)

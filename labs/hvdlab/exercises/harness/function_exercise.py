@@ -1,0 +1,251 @@
+"""An exercise as data: the right function, cases, and the usual mistakes as edits of the right function.
+
+    check_double = FunctionExercise(
+        double,                                     # the right function
+        [Case((3,), "Twice 3 is 6."), Case((0,))],
+        {"That is the square: add x to itself.": ("2 * x", "x * x")},
+        passed="your function doubles.",
+    )
+
+One runner serves all of them, so that what must hold for every exercise is written and tested once:
+`tests/hvdlab/exercises/test_every_exercise.py`.
+"""
+
+import inspect
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hvdlab.course.lab_source import exercise_id
+from hvdlab.exercises import (
+    MAX_SHOWN_NUMBERS,
+    NotYet,
+    call_unchanged,
+    equal,
+    numbers,
+    record_solved,
+    right,
+    shown,
+)
+
+SECONDS = 20  # for all cases of one function; the right ones need less than one
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of a learner's function.
+
+    Attributes:
+        arguments: what it is called with.
+        reason: said about a wrong answer that no mistake explains: whole sentences. Default "": nothing.
+        call: what the message calls this case. Default "": the call, with the names of the parameters.
+        expected: the right answer, where it was computed by hand. Default None: the right function gives it.
+    """
+
+    arguments: tuple
+    reason: str = ""
+    call: str = ""
+    expected: object = None
+
+
+# A mistake is an edit of the source of the right function (old text, new text, old, new, ...), or a function.
+Mistake = tuple[str, ...] | Callable
+
+
+class FunctionExercise:
+    """The check of an exercise in which a learner writes a function.
+
+    The check calls the learner's function on the cases in order. At the first wrong answer it shows the case,
+    the answer, the right answer, and the first mistake that gives all answers up to here.
+
+    Args:
+        right: the right function. Its name is the name of the exercise, and of the parameter of the check.
+        cases: the cases.
+        mistakes: sentence about a mistake -> the mistake, or a list of mistakes to which the sentence applies.
+        passed: said after "Right: " if every answer is right.
+        shape: what the function returns: the shape of an array; or how many numbers, in any shape; None: an array
+            of any shape; bool: True or False. Default: one number.
+        meaning: what the numbers are, for the message about another shape, for example "of seconds".
+        observe: called with a function and the arguments of a case; returns what is compared: one value as
+            above, or a dict of values with a name each, which are compared in order. Default: the result of the
+            function, which must leave its arguments unchanged.
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+    """
+
+    def __init__(
+        self,
+        right: Callable,
+        cases: Sequence[Case],
+        mistakes: Mapping[str, Mistake | list[Mistake]] | None = None,
+        *,
+        passed: str,
+        shape: int | tuple[int, ...] | type | None = 1,
+        meaning: str = "",
+        observe: Callable | None = None,
+        rtol: float = 1e-6,
+        atol: float = 1e-9,
+    ) -> None:
+        self.right, self.cases, self.sentences = right, list(cases), dict(mistakes or {})
+        self.passed, self.shape, self.meaning = passed, shape, meaning
+        self.observe, self.rtol, self.atol = observe or call_unchanged, rtol, atol
+        self.__name__ = f"check_{right.__name__}"
+        self.__module__ = right.__module__
+        self.__doc__ = f"Check a learner's `{right.__name__}{inspect.signature(right)}`."
+        self.lab = int(re.search(r"lab(\d\d)_", right.__module__)[1])
+
+    @property
+    def id(self) -> str:
+        """The name of the exercise in all labs, for example "lab02.gradient"."""
+        return exercise_id(self.lab, self.__name__)
+
+    def __call__(self, answer: Callable) -> None:
+        """Check a learner's function.
+
+        Raises:
+            NotYet: an answer is wrong. The message says what is wrong, and which mistake gives this answer.
+            NotImplementedError: the exercise is still a stub.
+        """
+        given: list[object] = []
+        with time_limit(SECONDS, self.right.__name__), np.errstate(all="ignore"):
+            for case, expected in zip(self.cases, self.expected, strict=True):
+                given.append(self.observed(answer, case))
+                for name, value in values(given[-1]).items():
+                    if not self.same(value, values(expected)[name]):
+                        raise NotYet(self.message(case, name, value, values(expected)[name], given))
+        right(self.passed)
+        record_solved(self.lab, self.__name__)
+
+    def observed(self, function: Callable, case: Case) -> object:
+        """Return what a function gives in a case, as arrays or as a bool."""
+        found = self.observe(function, *case.arguments)
+        if isinstance(found, dict):
+            return found
+        name = self.call(case)
+        if self.shape is bool:
+            if not isinstance(found, bool | np.bool_):
+                raise NotYet(f"{name} must return True or False. Received: {found!r}")
+            return bool(found)
+        return numbers(found, name, self.shape, self.meaning)
+
+    @cached_property
+    def expected(self) -> list[object]:
+        """The right answers."""
+        return [self.observed(self.right, case) for case in self.cases]
+
+    @cached_property
+    def mistakes(self) -> list[tuple[str, Callable]]:
+        """Every mistake as a function, with its sentence."""
+        return [
+            (sentence, self.function(one))
+            for sentence, given in self.sentences.items()
+            for one in (given if isinstance(given, list) else [given])
+        ]
+
+    def function(self, mistake: Mistake) -> Callable:
+        """Return a mistake as a function."""
+        if callable(mistake):
+            return mistake
+        source = inspect.getsource(self.right)
+        for old, new in zip(mistake[::2], mistake[1::2], strict=True):
+            if old not in source:
+                raise ValueError(f"{self.id}: the right function has no {old!r}")
+            source = source.replace(old, new)
+        namespace = dict(self.right.__globals__)
+        exec(source, namespace)
+        return namespace[self.right.__name__]
+
+    def sentence(self, given: list[object]) -> str:
+        """Return the sentence of the first mistake that gives these answers; empty if there is none."""
+        for sentence, function in self.mistakes:
+            if self.gives(function, given):
+                return sentence
+        return ""
+
+    def gives(self, function: Callable, given: list[object]) -> bool:
+        """Return whether a function gives these answers in the first cases."""
+        for case, answer in zip(self.cases, given, strict=False):
+            try:
+                own = values(self.observed(function, case))
+            except Exception:
+                return False
+            if not all(self.same(own.get(name), value) for name, value in values(answer).items()):
+                return False
+        return True
+
+    def same(self, answer: object, other: object) -> bool:
+        """Return whether two answers are equal, within the tolerances."""
+        if isinstance(answer, bool | str) or isinstance(other, bool | str):
+            return answer == other
+        return equal(answer, other, self.rtol, self.atol)
+
+    def message(
+        self, case: Case, name: str, value: object, expected: object, given: list[object]
+    ) -> str:
+        """Return what is wrong with the last of the answers that were given."""
+        called = f"{name} {self.call(case)}".strip()
+        named = self.sentence(given) or case.reason
+        if self.shape is bool:
+            return f"{called} must be {expected}, yours is {value}: {named}".removesuffix(": ")
+        if np.asarray(value).size > MAX_SHOWN_NUMBERS:
+            return f"{called} is wrong. {named}".strip()
+        return f"{called} is {shown(value)}, expected {shown(expected)}. {named}".strip()
+
+    def call(self, case: Case) -> str:
+        """Return a case as a call, with the names of the parameters."""
+        if case.call:
+            return case.call
+        names = inspect.signature(self.right).parameters
+        pairs = zip(names, case.arguments, strict=False)
+        given = ", ".join(f"{name}={argument(value)}" for name, value in pairs)
+        return f"{self.right.__name__}({given})"
+
+
+def values(found: object) -> dict[str, object]:
+    """Return named values; a single value has the name ""."""
+    return found if isinstance(found, dict) else {"": found}
+
+
+def argument(value: object) -> str:
+    """Return an argument as a learner reads it: a short array as a tuple."""
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.size <= MAX_SHOWN_NUMBERS:
+        return f"({', '.join(map(shown, value))}{',' * (value.size == 1)})"
+    if isinstance(value, np.ndarray):
+        return f"array of shape {value.shape}"
+    return getattr(value, "__name__", None) or repr(value)
+
+
+class TimeOver(BaseException):
+    """Ends a learner's function, also one that handles every Exception."""
+
+
+@contextmanager
+def time_limit(seconds: float, name: str) -> Iterator[None]:
+    """Raise NotYet in the code that runs here if it needs more than so many seconds.
+
+    Only the main thread can be interrupted, as in a notebook; elsewhere there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise TimeOver
+
+    before = signal.signal(signal.SIGALRM, end)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)  # of another timer, such as a test's
+    try:
+        yield
+    except TimeOver:
+        raise NotYet(
+            f"{name} does not end within {seconds:g} seconds on a small case: does its loop end?"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.signal(signal.SIGALRM, before)
