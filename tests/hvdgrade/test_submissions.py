@@ -1,7 +1,7 @@
 """Right, wrong and hostile submissions, each graded for real: its verdict, each check, its words.
 
-Each folder of tests/fixtures/submissions has a script (see tests/helpers/submissions.py), and what is expected of its
-grading:
+Each folder of tests/fixtures/submissions has a script, see tests/helpers/submissions.py, and expected.toml
+says what is expected of its grading:
 
     status, verdict, stop_cause     as in the result document; status is "graded" unless it is said
     [states]                        of every check ("pass|fail": both may come); those after a failed

@@ -34,6 +34,7 @@ from hvdlab.course.notebook import not_yet
 Parameters = ParamSpec("Parameters")
 
 MAX_SHOWN_NUMBERS = 8  # a message shows smaller arrays, and not larger ones
+MAX_SHOWN_LETTERS = 200
 
 
 class NotYet(HvdlabError, AssertionError):
@@ -161,7 +162,17 @@ def numbers(
         expected = "an array of numbers" + (f" of shape {shape}" if shape is not None else "")
         if array is not None and shape in (None, array.shape):
             return array
-    raise NotYet(f"{case} must return {f'{expected} {meaning}'.strip()}. Received: {answer!r}")
+    raise NotYet(
+        f"{case} must return {f'{expected} {meaning}'.strip()}. Received: {received(answer)}"
+    )
+
+
+def received(answer: object) -> str:
+    """Return an answer that cannot be used, as one short line."""
+    if isinstance(answer, np.ndarray) and answer.size > MAX_SHOWN_NUMBERS:
+        return f"an array of shape {answer.shape}"
+    line = " ".join(repr(answer).split())
+    return line if len(line) <= MAX_SHOWN_LETTERS else f"{line[:MAX_SHOWN_LETTERS]} ..."
 
 
 def number(answer: object, case: str, meaning: str = "") -> float:
@@ -248,6 +259,6 @@ def check_yes_or_no(function: Callable, cases: Iterable[tuple[tuple, bool, str]]
         with np.errstate(all="ignore"):
             answer = call_unchanged(function, *arguments)
         if not isinstance(answer, bool | np.bool_):
-            raise NotYet(f"{called} must return True or False. Received: {answer!r}")
+            raise NotYet(f"{called} must return True or False. Received: {received(answer)}")
         if answer != expected:
             raise NotYet(f"{called} must be {expected}, yours is {bool(answer)}: {reason}.")

@@ -11,7 +11,9 @@ One runner serves all of them, so that what must hold for every exercise is writ
 `tests/hvdlab/exercises/test_every_exercise.py`.
 """
 
+import copy
 import inspect
+import linecache
 import re
 import signal
 import threading
@@ -29,6 +31,7 @@ from hvdlab.exercises import (
     call_unchanged,
     equal,
     numbers,
+    received,
     record_solved,
     right,
     shown,
@@ -37,7 +40,7 @@ from hvdlab.exercises import (
 SECONDS = 20  # for all cases of one function; the right ones need less than one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """Arguments of a learner's function.
 
@@ -67,14 +70,15 @@ class FunctionExercise:
     Args:
         right: the right function. Its name is the name of the exercise, and of the parameter of the check.
         cases: the cases.
-        mistakes: sentence about a mistake -> the mistake, or a list of mistakes to which the sentence applies.
+        mistakes: sentence -> the mistake that it describes, or a list of such mistakes.
         passed: said after "Right: " if every answer is right.
-        shape: what the function returns: the shape of an array; or how many numbers, in any shape; None: an array
-            of any shape; bool: True or False. Default: one number.
+        shape: what the function returns: the shape of an array; or how many numbers, in any shape; None: an
+            array of any shape; bool: True or False. Default: one number.
         meaning: what the numbers are, for the message about another shape, for example "of seconds".
         observe: called with a function and the arguments of a case; returns what is compared: one value as
-            above, or a dict of values with a name each, which are compared in order. Default: the result of the
-            function, which must leave its arguments unchanged.
+            above, or a dict of values with a name each, which are compared in order. Default: the result of
+            the function, which must leave its arguments unchanged.
+        on_ranks: `observe` runs the function on several ranks, in processes of their own. Default: here.
         rtol: relative tolerance.
         atol: absolute tolerance.
     """
@@ -89,12 +93,14 @@ class FunctionExercise:
         shape: int | tuple[int, ...] | type | None = 1,
         meaning: str = "",
         observe: Callable | None = None,
+        on_ranks: bool = False,
         rtol: float = 1e-6,
         atol: float = 1e-9,
     ) -> None:
         self.right, self.cases, self.sentences = right, list(cases), dict(mistakes or {})
         self.passed, self.shape, self.meaning = passed, shape, meaning
-        self.observe, self.rtol, self.atol = observe or call_unchanged, rtol, atol
+        self.observe, self.on_ranks = observe or call_unchanged, on_ranks
+        self.rtol, self.atol = rtol, atol
         self.__name__ = f"check_{right.__name__}"
         self.__module__ = right.__module__
         self.__doc__ = f"Check a learner's `{right.__name__}{inspect.signature(right)}`."
@@ -112,31 +118,42 @@ class FunctionExercise:
             NotYet: an answer is wrong. The message says what is wrong, and which mistake gives this answer.
             NotImplementedError: the exercise is still a stub.
         """
-        given: list[object] = []
+        given: list[dict] = []
         with time_limit(SECONDS, self.right.__name__), np.errstate(all="ignore"):
             for case, expected in zip(self.cases, self.expected, strict=True):
                 given.append(self.observed(answer, case))
-                for name, value in values(given[-1]).items():
-                    if not self.same(value, values(expected)[name]):
-                        raise NotYet(self.message(case, name, value, values(expected)[name], given))
+                for name, value in given[-1].items():
+                    if not self.same(value, expected.get(name)):
+                        given += [
+                            self.observed_or_none(answer, each) for each in self.cases[len(given) :]
+                        ]
+                        raise NotYet(self.message(case, name, given))
         right(self.passed)
         record_solved(self.lab, self.__name__)
 
-    def observed(self, function: Callable, case: Case) -> object:
-        """Return what a function gives in a case, as arrays or as a bool."""
-        found = self.observe(function, *case.arguments)
+    def observed(self, function: Callable, case: Case) -> dict[str, object]:
+        """Return the values that a function gives in a case. A single value has the name ""."""
+        found = self.observe(function, *copy.deepcopy(case.arguments))
         if isinstance(found, dict):
             return found
         name = self.call(case)
-        if self.shape is bool:
-            if not isinstance(found, bool | np.bool_):
-                raise NotYet(f"{name} must return True or False. Received: {found!r}")
-            return bool(found)
-        return numbers(found, name, self.shape, self.meaning)
+        if self.shape is not bool:
+            found = numbers(found, name, self.shape, self.meaning)
+            return {"": float(found[0]) if self.shape == 1 else found}
+        if not isinstance(found, bool | np.bool_):
+            raise NotYet(f"{name} must return True or False. Received: {received(found)}")
+        return {"": bool(found)}
+
+    def observed_or_none(self, function: Callable, case: Case) -> dict[str, object] | None:
+        """Return what a function gives in a case; None if it fails."""
+        try:
+            return self.observed(function, case)
+        except Exception:
+            return None
 
     @cached_property
-    def expected(self) -> list[object]:
-        """The right answers."""
+    def expected(self) -> list[dict[str, object]]:
+        """What the right function gives in each case."""
         return [self.observed(self.right, case) for case in self.cases]
 
     @cached_property
@@ -148,6 +165,14 @@ class FunctionExercise:
             for one in (given if isinstance(given, list) else [given])
         ]
 
+    @cached_property
+    def wrong(self) -> list[tuple[str, list[dict[str, object] | None]]]:
+        """What every mistake gives in each case, with its sentence."""
+        return [
+            (sentence, [self.observed_or_none(function, case) for case in self.cases])
+            for sentence, function in self.mistakes
+        ]
+
     def function(self, mistake: Mistake) -> Callable:
         """Return a mistake as a function."""
         if callable(mistake):
@@ -157,42 +182,64 @@ class FunctionExercise:
             if old not in source:
                 raise ValueError(f"{self.id}: the right function has no {old!r}")
             source = source.replace(old, new)
-        namespace = dict(self.right.__globals__)
-        exec(source, namespace)
+        namespace, name = dict(self.right.__globals__), f"<{self.id} with {mistake}>"
+        linecache.cache[name] = (
+            len(source),
+            None,
+            source.splitlines(True),
+            name,
+        )  # for inspect.getsource
+        exec(compile(source, name, "exec"), namespace)
         return namespace[self.right.__name__]
 
-    def sentence(self, given: list[object]) -> str:
-        """Return the sentence of the first mistake that gives these answers; empty if there is none."""
-        for sentence, function in self.mistakes:
-            if self.gives(function, given):
+    def sentence(self, given: list[dict | None], wrong: tuple[int, str]) -> str:
+        """Return the sentence of the mistake that gives these answers; empty if there is none.
+
+        A mistake that gives the same answers up to the wrong one only is a guess, and the text says so.
+
+        Args:
+            given: what the learner's function gives in each case.
+            wrong: the first wrong answer: number of the case, name of the value.
+        """
+        number, name = wrong
+        names = list(given[number])
+        until = dict.fromkeys(names[: names.index(name) + 1])
+        begin = [*given[:number], {each: given[number][each] for each in until}]
+        for sentence, found in self.wrong:
+            if all(map(self.equal, given, found)):
                 return sentence
+        for sentence, found in self.wrong:
+            if all(map(self.equal, begin, found)):
+                return f"This could be the mistake: {sentence}"
         return ""
 
-    def gives(self, function: Callable, given: list[object]) -> bool:
-        """Return whether a function gives these answers in the first cases."""
-        for case, answer in zip(self.cases, given, strict=False):
-            try:
-                own = values(self.observed(function, case))
-            except Exception:
-                return False
-            if not all(self.same(own.get(name), value) for name, value in values(answer).items()):
-                return False
-        return True
+    def equal(self, answer: dict | None, other: dict | None) -> bool:
+        """Return whether the values of an answer are those of another one, which may have more."""
+        if answer is None or other is None:
+            return answer is other
+        return all(
+            name in other and self.same(value, other[name]) for name, value in answer.items()
+        )
 
     def same(self, answer: object, other: object) -> bool:
-        """Return whether two answers are equal, within the tolerances."""
+        """Return whether two values are equal, within the tolerances."""
         if isinstance(answer, bool | str) or isinstance(other, bool | str):
             return answer == other
         return equal(answer, other, self.rtol, self.atol)
 
-    def message(
-        self, case: Case, name: str, value: object, expected: object, given: list[object]
-    ) -> str:
-        """Return what is wrong with the last of the answers that were given."""
+    def message(self, case: Case, name: str, given: list[dict | None]) -> str:
+        """Return what is wrong with a value in a case.
+
+        Args:
+            given: what the learner's function gives in each case.
+        """
+        number = self.cases.index(case)
+        value, expected = given[number][name], self.expected[number].get(name)
         called = f"{name} {self.call(case)}".strip()
-        named = self.sentence(given) or case.reason
-        if self.shape is bool:
-            return f"{called} must be {expected}, yours is {value}: {named}".removesuffix(": ")
+        named = self.sentence(given, (number, name)) or case.reason
+        if isinstance(expected, bool):
+            text = f"{called} must be {expected}, yours is {value}"
+            return f"{text}: {named}" if named else f"{text}."
         if np.asarray(value).size > MAX_SHOWN_NUMBERS:
             return f"{called} is wrong. {named}".strip()
         return f"{called} is {shown(value)}, expected {shown(expected)}. {named}".strip()
@@ -205,11 +252,6 @@ class FunctionExercise:
         pairs = zip(names, case.arguments, strict=False)
         given = ", ".join(f"{name}={argument(value)}" for name, value in pairs)
         return f"{self.right.__name__}({given})"
-
-
-def values(found: object) -> dict[str, object]:
-    """Return named values; a single value has the name ""."""
-    return found if isinstance(found, dict) else {"": found}
 
 
 def argument(value: object) -> str:

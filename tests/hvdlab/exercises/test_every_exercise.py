@@ -1,0 +1,161 @@
+"""What must hold for every exercise in which a learner writes a function, see `FunctionExercise`.
+
+Right answers in other styles are in other_answers/labNN.py: for each exercise a list of two or more.
+"""
+
+import importlib.util
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvdlab import exercises
+from hvdlab.exercises import NotYet
+from hvdlab.exercises.harness import function_exercise
+from hvdlab.exercises.harness.function_exercise import FunctionExercise
+
+OTHER_ANSWERS = Path(__file__).with_name("other_answers")
+MODULES = sorted(Path(exercises.__file__).parent.glob("lab*.py"))
+EXERCISES = {
+    one.id: one
+    for path in MODULES
+    for one in vars(import_module(f"hvdlab.exercises.{path.stem}")).values()
+    if isinstance(one, FunctionExercise)
+}
+
+
+@cache
+def other_answers(lab: int):
+    """Return the module with right answers of a lab."""
+    path = OTHER_ANSWERS / f"lab{lab:02d}.py"
+    spec = importlib.util.spec_from_file_location(f"other_answers_lab{lab:02d}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def marked(one: FunctionExercise, *values, id: str):
+    """Return a parameter; an exercise that runs its answers on ranks is tested with them."""
+    marks = [pytest.mark.mpi, pytest.mark.slow] if one.on_ranks else []
+    return pytest.param(one, *values, marks=marks, id=id)
+
+
+def each(**only):
+    return [
+        marked(one, id=one.id)
+        for one in EXERCISES.values()
+        if all(getattr(one, name) == value for name, value in only.items())
+    ]
+
+
+def refused(one: FunctionExercise, answer) -> str:
+    """Return what the check of an exercise says about an answer: one line."""
+    with pytest.raises(NotYet) as error:
+        one(answer)
+    assert "\n" not in str(error.value).strip()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("one", each())
+def test_the_right_function_passes(one, capsys):
+    one(one.right)
+    assert capsys.readouterr().out == f"Right: {one.passed}\n"
+    for case, found in zip(one.cases, one.expected, strict=True):
+        if case.expected is not None:
+            (value,) = found.values()
+            assert np.shape(value) == np.shape(case.expected) or np.size(value) == 1
+            np.testing.assert_allclose(value, case.expected, rtol=one.rtol, atol=one.atol)
+
+
+@pytest.mark.parametrize("one", each())
+def test_right_answers_in_other_styles_pass(one):
+    others = getattr(other_answers(one.lab), one.right.__name__)
+    assert len(others) >= 2, "write right answers in at least two other styles"
+    for answer in others:
+        one(answer)
+
+
+MISTAKES = [
+    marked(one, sentence, function, id=f"{one.id}-{number}")
+    for one in EXERCISES.values()
+    for number, (sentence, function) in enumerate(one.mistakes)
+]
+
+
+@pytest.mark.parametrize("one, sentence, mistake", MISTAKES)
+def test_each_mistake_is_named_by_its_own_sentence(one, sentence, mistake):
+    """So no two mistakes give the same answers on the cases, and each differs from the right function."""
+    said = refused(one, mistake)
+    assert sentence in said and "This could be" not in said
+
+
+@pytest.mark.parametrize("one", each())
+def test_every_wrong_answer_gets_a_reason(one):
+    for case in one.cases:
+        assert case.reason[-1:] in ".?)", case
+
+
+@pytest.mark.parametrize("one", each(on_ranks=False))
+def test_a_stub_keeps_its_message(one):
+    def stub(*arguments):
+        raise NotImplementedError("Lab 2, exercise 1: write it")
+
+    with pytest.raises(NotImplementedError, match="^Lab 2, exercise 1: write it$"):
+        one(stub)
+
+
+UNUSABLE = {
+    "none": (lambda *arguments: None, ""),
+    "text": (lambda *arguments: "three", ""),
+    "wrong shape": (lambda *arguments: np.zeros((3, 1, 7)), ""),
+    "an error": (lambda *arguments: 1 / 0, "raises ZeroDivisionError: division by zero"),
+    "too few parameters": (lambda: 1, "raises TypeError"),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+@pytest.mark.parametrize("one", each(on_ranks=False))
+def test_an_unusable_answer_gets_one_line(one, kind):
+    answer, words = UNUSABLE[kind]
+    assert words in refused(one, answer)
+
+
+@pytest.mark.parametrize("one", each(on_ranks=False))
+def test_no_function_at_all_gets_one_line(one):
+    assert "needs a function and got 5" in refused(one, 5)
+
+
+@pytest.mark.parametrize("one", each(on_ranks=False))
+def test_an_endless_loop_gets_one_line(one, monkeypatch):
+    def endless(*arguments):
+        while True:
+            pass
+
+    assert one.expected  # not in the time of the learner
+    monkeypatch.setattr(function_exercise, "SECONDS", 0.2)
+    assert "does its loop end?" in refused(one, endless)
+
+
+def mutable(one: FunctionExercise) -> list[int]:
+    return [
+        n for n, value in enumerate(one.cases[0].arguments) if isinstance(value, np.ndarray | list)
+    ]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [marked(one, id=one.id) for one in EXERCISES.values() if mutable(one) and not one.on_ranks],
+)
+def test_a_changed_argument_gets_one_line(one):
+    def changes(*arguments):
+        answer = one.right(*arguments)
+        given = arguments[mutable(one)[0]]
+        if isinstance(given, list):
+            given.append(given[0] if given else 1.0)
+        else:
+            given += 1
+        return answer
+
+    assert "changes what it is given" in refused(one, changes)
