@@ -47,8 +47,8 @@ check_fit_power_law = FunctionExercise(
     [
         Case((SIZES, 80 / SIZES), "Each time n doubles the error halves, so b is 1.", expected=(80, 1)),
         Case((SIZES, np.array([0.8, 0.42, 0.19, 0.1])),
-             "These points only lie near a power law. Fit a straight line to np.log(n) and np.log(error), for "
-             "example with np.polyfit."),
+             "These points only lie near a power law. Fit a straight line to np.log(n) and np.log(error), "
+             "for example with np.polyfit."),
     ],
     {
         "The order is a, then b.": ("np.exp(intercept), -slope", "-slope, np.exp(intercept)"),
@@ -87,11 +87,12 @@ check_examples_for_error = FunctionExercise(
     {
         "That is the error for this number of examples. Solve error = a n^-b for n.":
             ("(a / error) ** (1 / b)", "a * error**-b"),
-        "Either the fraction is upside down (a is divided by the error), or the sign of the power is wrong: a "
-        "smaller error needs more examples.": ("a / error", "error / a"),
+        "Either the fraction is upside down (a is divided by the error), or the sign of the power is wrong: "
+        "a smaller error needs more examples.": ("a / error", "error / a"),
         "The power is 1 / b, because n^b = a / error.": ("1 / b", "b"),
     },
-    passed="with b = 0.5, half the error needs four times the examples. The smaller b is, the more they cost.",
+    passed="with b = 0.5, half the error needs four times the examples. The smaller b is, the more they "
+    "cost.",
     meaning="of examples",
 )
 # fmt: on
@@ -119,8 +120,8 @@ check_gpu_days = FunctionExercise(
             ("(peak * utilisation)", "peak"),
         "A lower utilisation makes the training longer: divide by it.":
             ("(peak * utilisation)", "peak * utilisation"),
-        "2 operations per parameter and token are the forward pass. The backward pass needs twice as many, so "
-        "training needs 6.": ("6 * p", "2 * p"),
+        "2 operations per parameter and token are the forward pass. The backward pass needs twice as many, "
+        "so training needs 6.": ("6 * p", "2 * p"),
         "4 operations per parameter and token are the backward pass. Add the forward pass.":
             ("6 * p", "4 * p"),
     },
@@ -144,7 +145,8 @@ check_compute_optimal = FunctionExercise(
     ],
     {
         "The order is parameters, then tokens.":
-            ("parameters, tokens_per_parameter * parameters", "tokens_per_parameter * parameters, parameters"),
+            ("parameters, tokens_per_parameter * parameters",
+             "tokens_per_parameter * parameters, parameters"),
         "The 6 is missing: C = 6 N D.": ("6 * ", ""),
         "The square root is missing: C = 6 r N^2.": ("math.sqrt", ""),
         "That splits the compute equally. There are r tokens per parameter.":
@@ -204,13 +206,14 @@ check_step_seconds = FunctionExercise(
         "With prefetching the next batch is loaded during all of the step, also in the exchange.":
             ("max(load, compute + exchange)", "max(load, compute) + exchange"),
         "The longer of the two decides, and not the shorter.": ("max(", "min("),
-        "With prefetching the loading of the next batch costs no time of its own, unless it takes longer than "
-        "the step.": ("if prefetch", "if False"),
+        "With prefetching the loading of the next batch costs no time of its own, unless it takes longer "
+        "than the step.": ("if prefetch", "if False"),
         "The exchange begins after the computing, so add these two times.":
             ("compute + exchange)", "compute, exchange)"),
         "Where loading takes longer than computing and exchanging, the loading decides.":
             ("max(load, compute + exchange)", "compute + exchange"),
-        "You swapped the two cases: the times overlap with prefetching only.": ("if prefetch", "if not prefetch"),
+        "You swapped the two cases: the times overlap with prefetching only.":
+            ("if prefetch", "if not prefetch"),
     },
     passed="prefetching hides the loading as long as loading is faster than training.", meaning="of seconds",
 )
@@ -239,7 +242,7 @@ check_ring_seconds = FunctionExercise(
             ("sent / min(links)", "sum(sent / link for link in links)"),
         "The ring has two phases: form the sums, pass them on. The factor 2 is missing.": ("2 * (", "("),
         "A link carries 2 (R-1) / R of the bytes, and not all of them.":
-            [("2 * (ranks - 1) / ranks", carried) for carried in ("1", "2", "(ranks > 1)", "2 * (ranks > 1)")],
+            [("2 * (ranks - 1) / ranks", part) for part in ("1", "2", "(ranks > 1)", "2 * (ranks > 1)")],
         "Each of the 2 (R-1) messages is only one of R pieces: divide by R.": (" / ranks", ""),
     },
     passed="each link carries nearly twice the bytes, and the slowest link of the ring decides.",
