@@ -21,7 +21,7 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec
@@ -272,19 +272,3 @@ def shown(values: object) -> str:
         return f"[{', '.join(map(shown, values))}]"
     value = float(values)
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-
-
-def check_yes_or_no(function: Callable, cases: Iterable[tuple[tuple, bool, str]]) -> None:
-    """Demand True or False from a learner's function in each case.
-
-    Raises:
-        NotYet: An answer is wrong, or is neither True nor False.
-    """
-    for arguments, expected, reason in cases:
-        called = f"{function.__name__}({', '.join(map(repr, arguments))})"
-        with np.errstate(all="ignore"):
-            answer = call_unchanged(function, *arguments)
-        if not isinstance(answer, bool | np.bool_):
-            raise NotYet(f"{called} must return True or False. Received: {received(answer)}")
-        if answer != expected:
-            raise NotYet(f"{called} must be {expected}, yours is {bool(answer)}: {reason}.")

@@ -128,10 +128,10 @@ def seconds_of_each(seconds_to_goal: Callable, *arguments: object) -> dict[str, 
             "seconds_to_goal must return a dict from batch size to a list of seconds. "
             f"Received: {received(found)}"
         )
-    sizes = np.sort(numbers(list(found), "The keys of seconds_to_goal", None))
+    sizes = np.sort(numbers(list(found), "seconds_to_goal", None, "as keys"))
     return {"The list of batch sizes in": sizes} | {
         f"The list of seconds of batch size {size:g} in": numbers(
-            found[size], f"The value of batch size {size:g}", None
+            found[size], "seconds_to_goal", None, f"for batch size {size:g}"
         )
         for size in sizes
     }

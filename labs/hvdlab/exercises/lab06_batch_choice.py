@@ -44,7 +44,8 @@ check_norms_before_and_after = FunctionExercise(
     [
         Case(([[np.array([3.0, 0.0]), np.array([[4.0]])], [np.array([1.0, 2.0]), np.array([[0.0]])]],),
              "By hand: the ranks have 9 + 0 + 16 = 25 and 1 + 4 + 0 = 5, whose mean is 15. The mean gradient "
-             "is [2, 1] and [[2]], with 4 + 1 + 4 = 9."),
+             "is [2, 1] and [[2]], with 4 + 1 + 4 = 9.",
+             "norms_before_and_after([[[3, 0], [[4]]], [[1, 2], [[0]]]])"),
         Case(([[RNG.normal(size=(4, 3)), RNG.normal(size=3)] for _ in range(8)],),
              "Use all ranks and all arrays that are passed.", "norms_before_and_after of eight ranks"),
     ],
@@ -56,7 +57,8 @@ check_norms_before_and_after = FunctionExercise(
             ("np.mean([", "np.sum(["),
         "The second number belongs to the sum of the gradients: an all-reduce of gradients takes the mean.":
             ("= sum(", "= len(ranks) ** 2 * sum("),
-        "That is the sum over the ranks: divide by their number.": ("np.mean(parts", "np.sum(parts"),
+        "The average is the sum over the ranks: divide it by their number.":
+            ("np.mean(parts", "np.sum(parts"),
         "You use the first array of each rank only: add up the squares of all its arrays.":
             [("in rank)", "in rank[:1])"), ("in rank)", "in rank[:1])", "in average)", "in average[:1])")],
         "Both numbers are the mean squared norm of the ranks. The second one is the squared norm of the mean "

@@ -84,7 +84,8 @@ check_fit_steps = FunctionExercise(
         Case((EIGHT_BATCHES, steps_to_goal(EIGHT_BATCHES, 50, 400) * [1.2, 1, 1, 1, 1, 1, 1, 1.2]),
              call="fit_steps of eight batches from 16 to 2048", expected=(53.0, 387),
              reason="These points were made with s_min = 50, b_crit = 400 and 20 % more steps at both "
-             "ends. The relative error of each point must count the same: give np.polyfit the weights w = 1 / steps."),
+             "ends. The relative error of each point must count the same: give np.polyfit the weights "
+             "w = 1 / steps."),
     ],
     {
         "That is (b_crit, s_min): return s_min first.": ("s_min, slope / s_min", "slope / s_min, s_min"),

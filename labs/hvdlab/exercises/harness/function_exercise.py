@@ -185,12 +185,8 @@ class FunctionExercise:
                 raise ValueError(f"{self.id}: the right function has no {old!r}")
             source = source.replace(old, new)
         namespace, name = dict(self.right.__globals__), f"<{self.id} with {mistake}>"
-        linecache.cache[name] = (
-            len(source),
-            None,
-            source.splitlines(True),
-            name,
-        )  # for inspect.getsource
+        # For inspect.getsource:
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         exec(compile(source, name, "exec"), namespace)
         return namespace[self.right.__name__]
 
@@ -244,6 +240,8 @@ class FunctionExercise:
         if isinstance(expected, bool):
             text = f"{called} must be {expected}, yours is {value}"
             return f"{text}: {named}" if named else f"{text}."
+        if np.shape(value) != np.shape(expected) and self.same(np.ravel(value), np.ravel(expected)):
+            named = f"The numbers are right, and their shape must be {np.shape(expected)}."
         if np.asarray(value).size > MAX_SHOWN_NUMBERS:
             return f"{called} is wrong. {named}".strip()
         return f"{called} is {shown(value)}, expected {shown(expected)}. {named}".strip()
