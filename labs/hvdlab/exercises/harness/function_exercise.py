@@ -240,8 +240,9 @@ class FunctionExercise:
         if isinstance(expected, bool):
             text = f"{called} must be {expected}, yours is {value}"
             return f"{text}: {named}" if named else f"{text}."
-        if np.shape(value) != np.shape(expected) and self.same(np.ravel(value), np.ravel(expected)):
-            named = f"The numbers are right, and their shape must be {np.shape(expected)}."
+        arrays = isinstance(value, np.ndarray) and isinstance(expected, np.ndarray)
+        if arrays and value.shape != expected.shape and self.same(value.ravel(), expected.ravel()):
+            named = f"The numbers are right, and their shape must be {expected.shape}."
         if np.asarray(value).size > MAX_SHOWN_NUMBERS:
             return f"{called} is wrong. {named}".strip()
         return f"{called} is {shown(value)}, expected {shown(expected)}. {named}".strip()
