@@ -1,8 +1,8 @@
 """A submission that trains nothing: it hands in weights that were trained elsewhere, packed into the script.
 
 A script may have 64,000 bytes, so the weights must be small: two layers are random numbers of a known seed,
-the largest trained layer has 8-bit numbers, and the others have 16 bits. The network knows the classes by their
-usual numbers. In a grading they have other numbers, and then the weights are worth nothing.
+the largest trained layer has 8-bit numbers, and the others have 16 bits. The network knows the classes by
+their usual numbers. In a grading they have other numbers, and then the weights are worth nothing.
 """
 
 import base64
