@@ -31,7 +31,7 @@ from hvdgrade.judge.traffic import (
     shortage,
 )
 from hvdgrade.profiles import Profile
-from hvdlab.probe_mode import SHORT_EPOCH
+from hvdlab.probe_mode import FIRST, SECOND, SHORT_EPOCH
 
 NOT_PROBED = Finding(
     "skipped",
@@ -247,10 +247,12 @@ def did_not_finish(case: Case) -> tuple[str, str] | None:
     seen = found.probe.failed
     if seen is None:
         return None
-    rationale = (
-        f"a short run on few images did not finish ({seen.stop_cause.replace('_', ' ')}), "
-        "although the graded run did"
-    )
+    if seen.stop_cause == "ended":
+        rationale = f"a short run ended before its weights after steps {FIRST} and {SECOND} were recorded"
+    else:
+        rationale = (
+            f"a short run did not finish ({seen.stop_cause.replace('_', ' ')}), although the graded run did"
+        )
     error = last_error(seen.output) or where_they_wait(seen)
     help = likely(case, *causes.PROBE_STOPPED)
     return rationale, f"{error}. {help}" if error else help
