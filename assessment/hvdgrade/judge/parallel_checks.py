@@ -248,11 +248,12 @@ def did_not_finish(case: Case) -> tuple[str, str] | None:
     if seen is None:
         return None
     if seen.stop_cause == "ended":
-        rationale = f"a short run ended before its weights after steps {FIRST} and {SECOND} were recorded"
-    else:
         rationale = (
-            f"a short run did not finish ({seen.stop_cause.replace('_', ' ')}), although the graded run did"
+            f"a short run ended before its weights after steps {FIRST} and {SECOND} were recorded"
         )
+    else:
+        cause = seen.stop_cause.replace("_", " ")
+        rationale = f"a short run did not finish ({cause}), although the graded run did"
     error = last_error(seen.output) or where_they_wait(seen)
     help = likely(case, *causes.PROBE_STOPPED)
     return rationale, f"{error}. {help}" if error else help
