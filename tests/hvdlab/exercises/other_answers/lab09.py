@@ -75,7 +75,7 @@ def clipped_by_a_loop(model, images, labels, optimizer, scaler, max_norm=1.0):
         p.grad *= (max_norm / norm).clamp(max=1)
     scaler.step(optimizer)
     scaler.update()
-    return float(loss)
+    return float(loss.detach())
 
 
 def epoch_with_stack(model, batches, optimizer):
@@ -154,8 +154,7 @@ def accumulate_evenly(model, images, labels, micro_batch):
     """Micro-batches of 4, 3 and 3; the loss as a tensor."""
     count = -(-len(images) // micro_batch)
     losses = []
-    for x, y in zip(images.chunk(count) if len(images) % count == 0 else images.tensor_split(count),
-                    labels.tensor_split(count), strict=True):  # fmt: skip
+    for x, y in zip(images.tensor_split(count), labels.tensor_split(count), strict=True):
         loss = F.cross_entropy(model(x), y)
         (loss * len(y) / len(labels)).backward()
         losses.append(loss.detach() * len(y))
