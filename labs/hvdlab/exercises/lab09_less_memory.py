@@ -27,7 +27,9 @@ class Counted(Block):
 def output(answer, name):
     """Return the output of a block, which a learner's function returned."""
     if not torch.is_tensor(answer):
-        raise NotYet(f"{name} must return the output of the last block. Received: {received(answer)}")
+        raise NotYet(
+            f"{name} must return the output of the last block. Received: {received(answer)}"
+        )
     return answer
 
 
@@ -47,7 +49,9 @@ def runs_of_blocks(run_in_segments, layers, segments):
     inputs = [x, *blocks.parameters()]
     expected = torch.autograd.grad(nn.Sequential(*blocks)(x).square().sum(), inputs)
     ran.clear()
-    y = output(call(run_in_segments, blocks, x, segments, name="run_in_segments"), "run_in_segments")
+    y = output(
+        call(run_in_segments, blocks, x, segments, name="run_in_segments"), "run_in_segments"
+    )
     values = {
         "The order of the blocks in the forward pass of": np.array(ran),
         "Whether the output has a graph in": y.requires_grad,
@@ -64,7 +68,9 @@ def runs_of_blocks(run_in_segments, layers, segments):
         "The lengths of the segments that are recomputed, in descending order, in": np.sort(
             [len(part) for part in parts]
         )[::-1],
-        "The number of parameters and inputs without a gradient in": sum(g is None for g in gradients),
+        "The number of parameters and inputs without a gradient in": sum(
+            g is None for g in gradients
+        ),
         "Whether the gradients are equal to those of the plain chain in": all(
             g is not None and torch.equal(g, wanted)
             for g, wanted in zip(gradients, expected, strict=bool(gradients))
@@ -72,14 +78,16 @@ def runs_of_blocks(run_in_segments, layers, segments):
     }
 
 
-UNEVEN = "The largest segment decides the memory, so their lengths should differ by at most one: use "
-NUMBERS = "np.array_split(range(len(blocks)), segments)"
+UNEVEN = (
+    "The largest segment decides the memory, so their lengths should differ by at most one: use "
+)
+NUMBERS, SPLIT = "np.array_split(range(len(blocks)), segments)", "np.split(np.arange(len(blocks)), "
 
 # fmt: off
 check_run_in_segments = FunctionExercise(
     run_in_segments,
-    [Case((layers, segments), f"The segments have {lengths}. Each one runs again once, the last one first, and "
-          "the gradients are those of the plain chain.",
+    [Case((layers, segments), f"The segments have {lengths}. Each one runs again once, the last one first, "
+          "and the gradients are those of the plain chain.",
           f"{layers} blocks in {segments} segment{'s' * (segments > 1)}")
      for layers, segments, lengths in [
         (8, 3, "3, 3 and 2 blocks"), (6, 1, "6 blocks"), (6, 6, "1 block each"), (7, 2, "4 and 3 blocks"),
@@ -89,8 +97,9 @@ check_run_in_segments = FunctionExercise(
             ("checkpoint(segment, x, use_reentrant=False)", "segment(x)"),
         "checkpoint_sequential leaves out the last segment, so its activations are kept: checkpoint each.":
             lambda blocks, x, segments: checkpoint_sequential(blocks, segments, x, use_reentrant=False),
-        "Only the blocks of the last segment ran again. A lambda in a loop sees the last segment only when it "
-        "runs again: nn.Sequential(*part) keeps its own.": ("checkpoint(segment", "checkpoint(lambda x: segment(x)"),
+        "Only the blocks of the last segment ran again. A lambda in a loop sees the last segment only when "
+        "it runs again: nn.Sequential(*part) keeps its own.":
+            ("checkpoint(segment", "checkpoint(lambda x: segment(x)"),
         "Write use_reentrant=False: the old form of checkpoint fails with torch.autograd.grad.":
             ("use_reentrant=False", "use_reentrant=True"),
         "Run no block under no_grad: without a graph there is no backward pass.":
@@ -99,11 +108,12 @@ check_run_in_segments = FunctionExercise(
         "Each call of checkpoint makes a segment, and you call it for each block: call it `segments` times.":
             (NUMBERS, "[[i] for i in range(len(blocks))]"),
         UNEVEN + "np.array_split, not a last segment with all the rest.":
-            (NUMBERS, "np.split(np.arange(len(blocks)), [len(blocks) // segments * i for i in range(1, segments)])"),
+            (NUMBERS, SPLIT + "[len(blocks) // segments * i for i in range(1, segments)])"),
         UNEVEN + "np.array_split, not segments of a rounded length.":
-            (NUMBERS, "np.split(np.arange(len(blocks)), range(0, len(blocks), -(-len(blocks) // segments))[1:])"),
+            (NUMBERS, SPLIT + "range(0, len(blocks), -(-len(blocks) // segments))[1:])"),
         "The blocks run in a wrong order: begin with blocks[0].": ("blocks[i]", "blocks[-1 - i]"),
-        "Do not detach the input of a segment: the gradient must pass through it.": ("segment, x", "segment, x.detach()"),
+        "Do not detach the input of a segment: the gradient must pass through it.":
+            ("segment, x", "segment, x.detach()"),
     },
     passed="equal gradients to the last digit, and every block ran twice, in 1, 2, 3, 4 and 6 segments.",
     observe=runs_of_blocks,
@@ -132,7 +142,7 @@ def recomputed(block, x):
 
 
 def two_blocks(run, dropout):
-    """Return the output, the gradients and the generator's next number of two blocks, and how often they ran."""
+    """Return output, gradients and the generator's next number of two blocks, and how often they ran."""
     torch.manual_seed(0)
     ran = []
     blocks = nn.ModuleList(Counted(16, number, ran, dropout) for number in range(2))
@@ -144,7 +154,10 @@ def two_blocks(run, dropout):
         y = output(call(run, block, y, name="recomputed"), "recomputed(block, x)")
     torch.rand(1)  # a draw between forward and backward pass
     y.square().sum().backward()
-    gradients = [[x.grad, *(p.grad for p in blocks[0].parameters())], [p.grad for p in blocks[1].parameters()]]
+    gradients = [
+        [x.grad, *(p.grad for p in blocks[0].parameters())],
+        [p.grad for p in blocks[1].parameters()],
+    ]
     return y, gradients, torch.rand(1), len(ran)
 
 
@@ -174,22 +187,22 @@ check_recomputed = FunctionExercise(
     [
         Case((0.0,), "Each block runs twice: forward, and again before its backward pass.",
              "two blocks with a dropout of 0"),
-        Case((0.5,), "Forward and recomputation must drop the same activations: keep the generator's state of "
-             "each forward pass, and restore it before that block runs again.",
+        Case((0.5,), "Forward and recomputation must drop the same activations: keep the generator's state "
+             "of each forward pass, and restore it before that block runs again.",
              "two blocks with a dropout of 0.5"),
     ],
     {
         "The recomputation drops other activations than the forward pass: keep the generator's state in "
         "forward, and restore it before the block runs again.":
-            [(RESTORE, "pass"),
-             (RESTORE, "torch.manual_seed(torch.initial_seed())")],
-        "Both blocks share one state, that of the last forward pass: keep the state of each forward pass in its "
-        "own ctx.": ("ctx.random_state", "recomputed.random_state"),
-        "The gradients are right. But the backward pass leaves the generator in another state than a plain one "
-        "does, and the next step draws the same dropout again: use torch.random.fork_rng().":
+            [(RESTORE, "pass"), (RESTORE, "torch.manual_seed(torch.initial_seed())")],
+        "Both blocks share one state, that of the last forward pass: keep the state of each forward pass in "
+        "its own ctx.": ("ctx.random_state", "recomputed.random_state"),
+        "The gradients are right. But the backward pass leaves the generator in another state than a plain "
+        "one does, and the next step draws the same dropout again: use torch.random.fork_rng().":
             ("fork_rng(devices=[])", "fork_rng(devices=[], enabled=False)"),
         "The block is not run again: its activations are kept.": ("Recompute.apply(block, x)", "block(x)"),
-        "Return the gradient of the input: the block before needs it.": ("return None, x.grad", "return None, None"),
+        "Return the gradient of the input: the block before needs it.":
+            ("return None, x.grad", "return None, None"),
     },
     passed="gradients with a dropout of 0.5 equal to the last digit, and an unchanged generator.",
     observe=compared_with_plain,
@@ -224,13 +237,18 @@ def passes_and_gradient(accumulate):
         "Whether each micro-batch goes backward before the next one goes forward in": events[1::2]
         == ["backward"] * len(sizes),
         "The gradient after": torch.cat([gradient.flatten() for gradient in gradients]).numpy(),
-        "The mean loss, a number, that is returned by": number(loss, "accumulate", "(the mean loss)"),
+        "The mean loss, a number, that is returned by": number(
+            loss, "accumulate", "(the mean loss)"
+        ),
     }
 
 
 SHARE = " * (len(y) / len(labels))"
 ALL = "zip(images.split(micro_batch), labels.split(micro_batch), strict=True)"
-EVEN = "images.split(micro_batch), labels.split(micro_batch)", "images.tensor_split(3), labels.tensor_split(3)"
+EVEN = (
+    "images.split(micro_batch), labels.split(micro_batch)",
+    "images.tensor_split(3), labels.tensor_split(3)",
+)
 BACKWARD = "        loss.backward()\n"
 
 # fmt: off
@@ -240,24 +258,26 @@ check_accumulate = FunctionExercise(
           "accumulate with 10 examples in micro-batches of 4")],
     {
         "That is the sum of three means: weight each with its fraction of the batch.": (SHARE, ""),
-        "Every micro-batch counts equally, but they have 4, 4 and 2 examples: the fraction of the last one is "
-        "2/10, not 1/3.": (SHARE, " / 3"),
-        "Every micro-batch counts equally, but they have 4, 3 and 3 examples: the fraction of the last one is "
-        "3/10, not 1/3.": (SHARE, " / 3", *EVEN),
+        "Every micro-batch counts equally, but they have 4, 4 and 2 examples: the fraction of the last one "
+        "is 2/10, not 1/3.": (SHARE, " / 3"),
+        "Every micro-batch counts equally, but they have 4, 3 and 3 examples: the fraction of the last one "
+        "is 3/10, not 1/3.": (SHARE, " / 3", *EVEN),
         "It has only the last micro-batch: was zero_grad() called between?":
             [(BACKWARD, "        model.zero_grad()\n" + BACKWARD),
              (BACKWARD, "        model.zero_grad()\n" + BACKWARD, SHARE, "")],
         "That is the sum over the examples, not their mean.": ("len(y) / len(labels)", "len(y)"),
         "There is no backward pass: call loss.backward() for each micro-batch.": (BACKWARD, ""),
-        "Call backward() for each micro-batch before the next one goes forward, or the activations of all stay "
-        "in memory.": (BACKWARD, "", "loss.detach()", "loss", "    return", "    total.backward()\n    return"),
+        "Call backward() for each micro-batch before the next one goes forward, or the activations of all "
+        "stay in memory.":
+            (BACKWARD, "", "loss.detach()", "loss", "    return", "    total.backward()\n    return"),
         "At most `micro_batch` examples may be in memory at once: split the batch.":
             (ALL, "[(images, labels)]"),
         "The last micro-batch is smaller than the others, and you leave it out.":
             (ALL, ALL.replace("images.", "images[:8].").replace("labels.", "labels[:8].")),
-        "The gradient is right, but you return the sum of the three means: return the mean loss of all examples.":
+        "The gradient is right, but you return the sum of three means: return the mean loss of all examples.":
             ("total += loss.detach()", "total += loss.detach() * len(labels) / len(y)"),
-        "The gradient is right, but you return the loss of the last micro-batch only.": ("total +=", "total ="),
+        "The gradient is right, but you return the loss of the last micro-batch only.":
+            ("total +=", "total ="),
     },
     passed="10 examples in three micro-batches: the gradient and the loss of the whole batch.",
     observe=passes_and_gradient, rtol=1e-4, atol=1e-6,

@@ -149,7 +149,7 @@ check_scaled_step = FunctionExercise(
              reason="A step with an inf must change neither weights nor momentum."),
         Case((1024.0, (1.0, 1.0, math.nan)), call="two steps of which the second has a gradient of nan",
              reason="A step with a nan must change neither weights nor momentum."),
-        Case((1024.0, (math.nan, 1.0, 1.0)), call="two steps of which the second has a first gradient of nan",
+        Case((1024.0, (math.nan, 1.0, 1.0)), call="two steps of which the second has another gradient of nan",
              reason="A step with a nan must change neither weights nor momentum."),
     ],
     {
@@ -242,7 +242,9 @@ CLIP = "    nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
 UNSCALE = "    scaler.unscale_(optimizer)\n"
 BY_HAND = "    for p in model.parameters():\n        p.grad /= scaler.get_scale()\n"
 STEP = "    scaler.step(optimizer)\n    scaler.update()\n"
-IF_FINITE = "    if all(p.grad.isfinite().all() for p in model.parameters()):\n        optimizer.step()\n"
+IF_FINITE = (
+    "    if all(p.grad.isfinite().all() for p in model.parameters()):\n        optimizer.step()\n"
+)
 
 # fmt: off
 check_clipped_step = FunctionExercise(
@@ -321,8 +323,8 @@ def epoch_of_three_batches(train_epoch):
 # fmt: off
 check_train_epoch = FunctionExercise(
     train_epoch,
-    [Case((), "Call zero_grad(), backward() and step() once per batch, in this order, return the mean loss of "
-          "the 10 examples, and read once.", "train_epoch with batches of 4, 4 and 2 examples")],
+    [Case((), "Call zero_grad(), backward() and step() once per batch, in this order, return the mean loss "
+          "of the 10 examples, and read once.", "train_epoch with batches of 4, 4 and 2 examples")],
     {
         "The gradients of the batches add up: call zero_grad() before each backward().":
             ("        optimizer.zero_grad()\n", ""),

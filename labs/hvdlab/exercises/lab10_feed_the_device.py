@@ -70,7 +70,11 @@ def augmented(augment_batch, *arguments):
     answer = call_unchanged(augment_batch, *arguments, name="augment_batch")
     if not isinstance(answer, np.ndarray):
         raise NotYet(f"augment_batch must return an array of NumPy. Received: {received(answer)}")
-    return {"The shape of": np.array(answer.shape), "The type of": str(answer.dtype), "The result of": answer}
+    return {
+        "The shape of": np.array(answer.shape),
+        "The type of": str(answer.dtype),
+        "The result of": answer,
+    }
 
 
 TOP, LEFT = (axis.ravel() for axis in np.mgrid[: 2 * PAD + 1, : 2 * PAD + 1])
@@ -95,18 +99,20 @@ check_augment_batch = FunctionExercise(
         Case(**images_of_case(40), call="augment_batch with one image, flipped=False, top=4 and left=4",
              reason="This window is the image itself."),
         Case(**images_of_case(*range(81)), call="augment_batch with 81 windows at all places",
-             reason="Some images differ from those of augment_image: the padding is a reflection, the window of "
-             "each image begins at its own top and left, and those with flipped=True are mirrored."),
+             reason="The padding is a reflection, the window of each image begins at its own top and left, "
+             "and those with flipped=True are mirrored."),
     ],
     {
         "The axes are image, row, column, channel: a sliding window appends its rows and columns at the end.":
             (".transpose(0, 2, 3, 1)", "", "[:, :, ::-1]", "[..., ::-1]"),
         "The images are uint8: keep the type.": ("return chosen", "return chosen / 255"),
         "No image is mirrored: flipped says which ones to mirror.": (MIRROR, ""),
-        "All images are mirrored: flipped says which ones to mirror.": (MIRROR, "    chosen = chosen[:, :, ::-1]\n"),
+        "All images are mirrored: flipped says which ones to mirror.":
+            (MIRROR, "    chosen = chosen[:, :, ::-1]\n"),
         "The wrong images are mirrored: those with flipped = True are mirrored.":
             (MIRROR, "    flipped = ~flipped\n" + MIRROR),
-        "The images are mirrored upside down: mirror the columns, not the rows.": ("[:, :, ::-1]", "[:, ::-1]"),
+        "The images are mirrored upside down: mirror the columns, not the rows.":
+            ("[:, :, ::-1]", "[:, ::-1]"),
         "top and left are swapped: top is the first row, left is the first column.":
             (WINDOWS + "top, left", WINDOWS + "left, top"),
         "All windows begin in the middle: use top and left.": (WINDOWS + "top, left", WINDOWS + "PAD, PAD"),
@@ -115,7 +121,8 @@ check_augment_batch = FunctionExercise(
         "The padding must be a reflection: np.pad(..., mode='reflect').":
             [("reflect", "edge"), ("reflect", "symmetric"), ("reflect", "constant"), ("reflect", "wrap")],
         "Cut out the window first, and then mirror it: in a mirrored image the window begins elsewhere.":
-            (MIRROR, "", "np.pad(images,", "np.pad(np.where(flipped[:, None, None, None], images[:, :, ::-1], images),"),
+            (MIRROR, "", "    padded",
+             "    images = images.copy()\n    images[flipped] = images[flipped, :, ::-1]\n    padded"),
     },
     passed="81 windows at all places, equal to augment_image to the last byte.", observe=augmented,
 )
@@ -138,7 +145,9 @@ class Shards(IterableDataset):
     def read(self):
         answer = call(self.arguments[0], list(SHARDS), *self.arguments[1:], name="my_shards")
         if answer is None:
-            raise NotYet("my_shards returned None: write a generator with `yield`, or return a list.")
+            raise NotYet(
+                "my_shards returned None: write a generator with `yield`, or return a list."
+            )
         return call(list, answer, name="my_shards")
 
     def __iter__(self):
@@ -163,12 +172,16 @@ def times_read(my_shards, size, workers):
         if isinstance(each, NotYet):
             raise each
         if not (isinstance(each, str) and each in SHARDS):
-            raise NotYet(f"yield the given paths, such as {SHARDS[0]!r}. Received: {received(each)}")
+            raise NotYet(
+                f"yield the given paths, such as {SHARDS[0]!r}. Received: {received(each)}"
+            )
     return {
         f"The list of how often each of {len(SHARDS)} shards is read with": np.array(
             [read.count(shard) for shard in SHARDS]
         ),
-        "The list of the numbers of shards that the ranks read with": np.array(list(map(len, parts))),
+        "The list of the numbers of shards that the ranks read with": np.array(
+            list(map(len, parts))
+        ),
     }
 
 
@@ -177,9 +190,9 @@ READER = "rank * count + number, size * count"
 # fmt: off
 check_my_shards = FunctionExercise(
     my_shards,
-    [Case((size, workers), "All readers together read each shard once, and the ranks read equally many: is the "
-          "step of the slice the number of all readers, size * num_workers, and are the readers numbered from 0 "
-          "without gaps?", f"{size} rank{'s' * (size > 1)} and {workers or 'no'} workers")
+    [Case((size, workers), "All readers together read each shard once, and the ranks read equally many: is "
+          "the step of the slice the number of all readers, size * num_workers, and are the readers numbered "
+          "from 0 without gaps?", f"{size} rank{'s' * (size > 1)} and {workers or 'no'} workers")
      for size, workers in ((1, 0), (2, 0), (1, 2), (2, 2))],
     {
         "Every reader reads all shards. Divide them by rank and by worker: use rank and size.":
@@ -213,7 +226,10 @@ def calls_of_rank(load_on_node, local_rank):
         for name, result in (("download", None), ("barrier", None), ("load", data))
     ]
     result = call(load_on_node, local_rank, *steps, name="load_on_node")
-    return {"The order of the calls on": ", ".join(calls), "Whether the result of load() is returned on": result is data}
+    return {
+        "The order of the calls on": ", ".join(calls),
+        "Whether the result of load() is returned on": result is data,
+    }
 
 
 IF, BARRIER = "    if local_rank == 0:\n        download()\n", "    barrier()\n"
@@ -221,8 +237,8 @@ IF, BARRIER = "    if local_rank == 0:\n        download()\n", "    barrier()\n"
 # fmt: off
 check_load_on_node = FunctionExercise(
     load_on_node,
-    [Case((local_rank,), "Every rank must reach the barrier exactly once, and load after it; local rank 0 downloads "
-          "before it.", f"local rank {local_rank}") for local_rank in (0, 1, 2)],
+    [Case((local_rank,), "Every rank must reach the barrier exactly once, and load after it; local rank 0 "
+          "downloads before it.", f"local rank {local_rank}") for local_rank in (0, 1, 2)],
     {
         "Only local rank 0 downloads.": ("if local_rank == 0", "if True"),
         "One rank of each node must download: local rank 0.": ("local_rank == 0", "False"),
@@ -256,7 +272,9 @@ def batches_of(array_batches, images, batch_size):
     answer = call(array_batches, *arguments, name="array_batches")
     batches = [] if answer is None else call(list, answer, name="array_batches")
     for batch in batches or [None]:
-        if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(map(torch.is_tensor, batch))):
+        if not (
+            isinstance(batch, tuple | list) and len(batch) == 2 and all(map(torch.is_tensor, batch))
+        ):
             raise NotYet(
                 f"array_batches must yield pairs of tensors, (images, labels). Received: {received(batch)}"
             )
@@ -301,18 +319,22 @@ def augmentation(array_batches):
     }
 
 
-ORDER, MADE = "random.permutation(len(labels))", "augment_batch(images[chosen], *draw(random, len(chosen)))"
+ORDER, MADE = (
+    "random.permutation(len(labels))",
+    "augment_batch(images[chosen], *draw(random, len(chosen)))",
+)
 
 # fmt: off
 check_array_batches = FunctionExercise(
     array_batches,
-    [Case((), "Each of the 10 examples appears once, in a random order, as augmented images of torch.uint8 with their "
-          "labels.", "an epoch with 10 images in batches of 4")],
+    [Case((), "Each of the 10 examples appears once, in a random order, as augmented images of torch.uint8 "
+          "with their labels.", "an epoch with 10 images in batches of 4")],
     {
-        "The examples come in the order of the array: use random.permutation.": (ORDER, "np.arange(len(labels))"),
+        "The examples come in the order of the array: use random.permutation.":
+            (ORDER, "np.arange(len(labels))"),
         "Each example must appear exactly once: a permutation draws without replacement.":
             (ORDER, "random.integers(0, len(labels), len(labels))"),
-        "The last batch is smaller, and you leave it out.": ("len(order), batch", "len(order) // batch_size * batch_size, batch"),
+        "The last batch is smaller, and you leave it out.": ("len(order), batch", "len(order) - 2, batch"),
         "Images and labels do not belong together: use the same indices for both of them.":
             [("labels[chosen]", "labels[np.sort(chosen)]"),
              ("images[chosen]", "images[start : start + batch_size]")],
@@ -322,8 +344,9 @@ check_array_batches = FunctionExercise(
              ("torch.from_numpy(changed)", "torch.from_numpy(changed).float()")],
         "The images keep the axes (image, row, column, channel): the training step permutes them.":
             ("torch.from_numpy(changed)", "torch.from_numpy(changed).permute(0, 3, 1, 2)"),
-        "All images of a batch have the same augmentation: draw one for each image of the batch, draw(random, "
-        "len(chosen)).": ("*draw(random, len(chosen))", "*(each.repeat(len(chosen)) for each in draw(random, 1))"),
+        "All images of a batch have the same augmentation: draw one for each image of the batch, "
+        "draw(random, len(chosen)).":
+            ("draw(random, len(chosen))", "(each.repeat(len(chosen)) for each in draw(random, 1))"),
     },
     passed="10 images in batches of 4, 4 and 2, each once, in a random order, augmented.", observe=epoch,
 )

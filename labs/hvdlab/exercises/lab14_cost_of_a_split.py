@@ -20,15 +20,14 @@ def bubble(events, ranks):
     return 1 - busy / (ranks * span)
 
 
-OWN_SPANS = (
-    "sum(max(e[4] for e in events if e[0] == r) - min(e[3] for e in events if e[0] == r) for r in range(ranks))"
-)
+OWN_WORK = "sum(e[4] - e[3] for e in events if e[0] == r)"
+OWN_SPAN = "max(e[4] for e in events if e[0] == r) - min(e[3] for e in events if e[0] == r)"
 
 # fmt: off
 check_bubble = FunctionExercise(
     bubble,
     [
-        Case((EVENTS, 2), "The events begin at 3 s and end at 13 s, and each rank works 6 of these 10 seconds.",
+        Case((EVENTS, 2), "The events begin at 3 s and end at 13 s, and each rank works 6 of these 10 s.",
              "bubble(events, ranks=2) of two micro-batches on two ranks", expected=0.4),
         Case(([(0, "forward", 0, 1, 2), (0, "backward", 0, 4, 6)], 1),
              "The events begin at 1 s and end at 6 s, and the rank works 3 of these 5 seconds.",
@@ -36,16 +35,19 @@ check_bubble = FunctionExercise(
     ],
     {
         "That is the fraction of time in which a rank works; the bubble is the rest.": ("1 - busy", "busy"),
-        "The work of both ranks is 12 s, in 10 s of two ranks: divide by ranks x span.": ("ranks * span", "span"),
+        "The work of both ranks is 12 s, in 10 s of two ranks: divide by ranks x span.":
+            ("ranks * span", "span"),
         "The trace begins at 3 s, not at 0: the span is the last end minus the first start.":
             (" - min(event[3] for event in events)", ""),
         "The trace begins at 3 s, not at 0, and there are two ranks.":
             (" - min(event[3] for event in events)", "", "ranks * span", "span"),
-        "That is in seconds: divide by the time of both ranks.": ("1 - busy / (ranks * span)", "ranks * span - busy"),
+        "That is in seconds: divide by the time of both ranks.":
+            ("1 - busy / (ranks * span)", "ranks * span - busy"),
         "A rank's own span leaves out the time that it waits before its first and after its last event.":
-            ("(ranks * span)", OWN_SPANS),
+            [("(ranks * span)", f"sum({OWN_SPAN} for r in range(ranks))"),
+             ("busy / (ranks * span)", f"sum({OWN_WORK} / ({OWN_SPAN}) for r in range(ranks)) / ranks")],
         "That is the result of the formula; this trace also has the time of sends: measure it.":
-            ("1 - busy / (ranks * span)", "(ranks - 1) / (len({event[2] for event in events}) + ranks - 1)"),
+            ("1 - busy / (ranks * span)", "(ranks - 1) / (len({each[2] for each in events}) + ranks - 1)"),
     },
     passed="0.4 for two micro-batches on two ranks; (p-1)/(m+p-1) = 1/3 leaves out the sends.",
 )
@@ -67,8 +69,8 @@ def neighbours(rank, shape, axis):
 # fmt: off
 check_neighbours = FunctionExercise(
     neighbours,
-    [Case((rank, shape, axis), f"The position of rank {rank} is {position}, and only the coordinate of the axis "
-          "changes.", expected=expected)
+    [Case((rank, shape, axis), f"The position of rank {rank} is {position}, and only the coordinate of the "
+          "axis changes.", expected=expected)
      for rank, shape, axis, position, expected in [
         (6, (2, 2, 2), 2, "(1, 1, 0)", [6, 7]), (6, (2, 2, 2), 0, "(1, 1, 0)", [2, 6]),
         (6, (2, 2, 2), 1, "(1, 1, 0)", [4, 6]), (5, (2, 3, 4), 2, "(0, 1, 1)", [4, 5, 6, 7]),
@@ -78,7 +80,7 @@ check_neighbours = FunctionExercise(
         "The ranks are right, but not in ascending order.":
             ("in range(math.prod(shape))", "in reversed(range(math.prod(shape)))"),
         "The last coordinate changes fastest, and not the first.":
-            ("in reversed(shape)", "in shape", "position.insert(0, number % size)", "position.append(number % size)"),
+            ("in reversed(shape)", "in shape", "insert(0, number % size)", "append(number % size)"),
         "These ranks are equal on this axis. A group differs on this axis and is equal on the others.":
             ("position[:axis] + position[axis + 1 :]", "position[axis]"),
     },
@@ -99,6 +101,7 @@ def sent_bytes(split, weights, activation, blocks):
 
 
 AXES = "data", "tensor", "pipeline"
+NAMES = [f'"{axis}" of' for axis in AXES]
 
 
 def bytes_of_axes(sent_bytes, *arguments):
@@ -112,33 +115,38 @@ def bytes_of_axes(sent_bytes, *arguments):
             f"{received(answer)}"
         ) from None
     return {
-        f'"{axis}" of': number(value, f'"{axis}" of sent_bytes', "of bytes")
-        for axis, value in zip(AXES, sent, strict=True)
+        name: number(value, f"{name} sent_bytes", "of bytes")
+        for name, value in zip(NAMES, sent, strict=True)
     }
 
 
 NO_OTHER = "An axis of size 1 has no other rank to send to."
-DATA = "An all-gather of the weights sends (d-1)/d, gloo's reduce-scatter of the gradients 2(d-1)/d. " + NO_OTHER
-TENSOR = "Each block has two all-reduces, each of 2(t-1)/t times this rank's activations. " + NO_OTHER
-PIPELINE = (
-    "A rank sends its activations to each of at most two neighbours: those of 1/d of the batch, of which each "
-    "rank along tensor has all. " + NO_OTHER
+DATA = (
+    "An all-gather of the weights sends (d-1)/d, gloo's reduce-scatter of the gradients 2(d-1)/d."
 )
-AROUND, BORDERS = "* 2 * (t - 1) / t", "min(p - 1, 2)"
+TENSOR = "Each block has two all-reduces, each of 2(t-1)/t times this rank's activations."
+PIPELINE = (
+    "A rank sends its activations to each of at most two neighbours: those of 1/d of the batch, of which "
+    "each rank along tensor has all."
+)
+AROUND, BORDERS, SENT = "* 2 * (t - 1) / t", "min(p - 1, 2)", "min(p - 1, 2) * mine"
 
 # fmt: off
 check_sent_bytes = FunctionExercise(
     sent_bytes,
-    [Case((split, 1200, 960, 8), reason, expected=dict(zip([f'"{axis}" of' for axis in AXES], sent, strict=True)))
+    [Case((split, 1200, 960, 8), reason, expected=dict(zip(NAMES, sent, strict=True)))
      for split, reason, sent in [
-        ((4, 1, 1), DATA, (2700, 0, 0)), ((1, 2, 1), TENSOR, (0, 15360, 0)),
-        ((1, 4, 1), TENSOR, (0, 23040, 0)),  # 2(t-1)/t, which is 1 with two ranks
-        ((1, 1, 2), PIPELINE, (0, 0, 960)), ((1, 1, 3), PIPELINE, (0, 0, 1920)),
-        ((1, 1, 4), PIPELINE, (0, 0, 1920)), ((4, 2, 2), f"{TENSOR} {PIPELINE}", (2700, 1920, 240)),
+        ((4, 1, 1), f"{DATA} {NO_OTHER}", (2700, 0, 0)), ((1, 2, 1), f"{TENSOR} {NO_OTHER}", (0, 15360, 0)),
+        ((1, 4, 1), f"{TENSOR} {NO_OTHER}", (0, 23040, 0)),  # 2(t-1)/t, which is 1 with two ranks
+        ((1, 1, 2), f"{PIPELINE} {NO_OTHER}", (0, 0, 960)),
+        ((1, 1, 3), f"{PIPELINE} {NO_OTHER}", (0, 0, 1920)),
+        ((1, 1, 4), f"{PIPELINE} {NO_OTHER}", (0, 0, 1920)),
+        ((4, 2, 2), f"{DATA} {TENSOR} {PIPELINE}", (2700, 1920, 240)),
         ((1, 1, 1), NO_OTHER, (0, 0, 0))]],
     {
         "Gloo's reduce-scatter alone sends that much; add the bytes of the all-gather.": ("3 * (d", "2 * (d"),
-        "The all-gather alone sends that much; add the bytes of the reduce-scatter, 2(d-1)/d.": ("3 * (d", "(d"),
+        "The all-gather alone sends that much; add the bytes of the reduce-scatter, 2(d-1)/d.":
+            ("3 * (d", "(d"),
         "Each block has two all-reduces: one forward, one backward.": ("2 * blocks", "blocks"),
         "A rank has only its part of the batch (1/d) and of the blocks (1/p).":
             [("/ t * mine", "/ t * activation"), ("blocks / p", "blocks"),
@@ -147,11 +155,12 @@ check_sent_bytes = FunctionExercise(
             [(AROUND, "* (t - 1)"), (AROUND, "* (t > 1)"), (AROUND, "* (t > 1) * 2 / t")],
         "With two stages each rank has one neighbour: it sends activations or gradients, not both.":
             [(BORDERS, "2 * (p > 1)"), (BORDERS, "2")],
-        "A stage in the middle sends activations to one side and gradients to the other.": (BORDERS, "(p > 1)"),
+        "A stage in the middle sends activations to one side and gradients to the other.":
+            (BORDERS, "(p > 1)"),
         "A rank has at most two neighbours, also with four stages.": (BORDERS, "(p - 1)"),
-        "A rank sends the activations of its part of the batch only: 1/d.": (f"{BORDERS} * mine", f"{BORDERS} * activation"),
+        "A rank sends the activations of its part of the batch only: 1/d.": (SENT, f"{BORDERS} * activation"),
         "Each rank along tensor has all activations of its part of the batch: do not divide by t.":
-            [(f"{BORDERS} * mine", f"{BORDERS} * mine / t"), (f"{BORDERS} * mine", f"{BORDERS} * activation / t")],
+            [(SENT, f"{SENT} / t"), (SENT, f"{BORDERS} * activation / t")],
     },
     passed="seven splits by hand, and nothing for one rank.", observe=bytes_of_axes, rtol=1e-5,
 )
@@ -180,18 +189,20 @@ check_compute_time = FunctionExercise(
         ((1, 2, 2), 4, 4, 3.75, "Each rank works 3 s, in 4 turns of 5."),
         ((2, 1, 2), 4, 2, 6, "Each rank needs 3.75 s, but two cores need 6 s for the work."),
         ((1, 1, 4), 4, 2, 6, "Each rank needs 5.25 s, but two cores need 6 s for the work."),
-        ((1, 1, 4), 1, 2, 12, "Two cores need 6 s for the work, but each rank has a bubble: it works 3 s, in one "
-         "turn of 4.")]],
+        ((1, 1, 4), 1, 2, 12, "Two cores need 6 s for the work, but each rank has a bubble: it works 3 s, in "
+         "one turn of 4.")]],
     {
         "The bubble is missing: a rank works m of m + p - 1 turns.": (TURNS, ""),
         "The bubble is a fraction of the whole time, not of the work: divide by 1 - bubble.":
             (TURNS, "* (1 + (p - 1) / (micro_batches + p - 1))"),
-        "More ranks than cores do not compute faster: the time is never less than work / cores.": (LARGER, "own"),
+        "More ranks than cores do not compute faster: the time is never less than work / cores.":
+            (LARGER, "own"),
         "The ranks along tensor share the work, too: divide it by d x t x p.": ("d * t * p", "d * p"),
         "The larger of both times counts, also with more ranks than cores.":
             (LARGER, "work / cores if d * t * p > cores else own"),
         "The larger of both times counts, not the smaller.": (LARGER, "min(own, work / cores)"),
     },
-    passed="ten splits by hand, with a core for each rank and with fewer cores.", meaning="of seconds", rtol=1e-5,
+    passed="ten splits by hand, with a core for each rank and with fewer cores.", meaning="of seconds",
+    rtol=1e-5,
 )
 # fmt: on

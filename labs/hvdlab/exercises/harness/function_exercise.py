@@ -139,7 +139,8 @@ class FunctionExercise:
     def first_wrong(self, given: dict, expected: dict) -> str | None:
         """Return the name of the first wrong value; None if there is none."""
         return next(
-            (name for name, value in given.items() if not self.same(value, expected.get(name))), None
+            (name for name, value in given.items() if not self.same(value, expected.get(name))),
+            None,
         )
 
     def observed(self, function: Callable, case: Case) -> dict[str, object]:

@@ -11,7 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 def sum_of_inputs(batch_size, num_layers, hidden_size, number_bytes=4):
     inputs = {"norm": 1, "up": 1, "gelu": 4, "down": 4}
-    return sum(batch_size * hidden_size * each for each in inputs.values()) * num_layers * number_bytes
+    return (
+        sum(batch_size * hidden_size * each for each in inputs.values()) * num_layers * number_bytes
+    )
 
 
 def scale_by_factor(scale, good_steps, overflow, interval=2000):

@@ -44,8 +44,7 @@ def shards_in_two_steps(shards, rank, size):
     mine = shards[rank::size]
     if worker := get_worker_info():
         mine = mine[worker.id :: worker.num_workers]
-    for shard in mine:
-        yield shard  # noqa: UP028
+    yield from reversed(mine)
 
 
 def load_by_branches(local_rank, download, barrier, load):

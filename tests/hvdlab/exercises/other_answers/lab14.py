@@ -5,7 +5,9 @@ import numpy as np
 
 def bubble_with_numpy(events, ranks):
     start, end = np.array([event[3:] for event in events], float).T
-    return (ranks * (end.max() - start.min()) - (end - start).sum()) / (ranks * np.ptp([*start, *end]))
+    return (ranks * (end.max() - start.min()) - (end - start).sum()) / (
+        ranks * np.ptp([*start, *end])
+    )
 
 
 def mean_idle(events, ranks):
