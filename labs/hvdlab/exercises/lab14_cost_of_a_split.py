@@ -29,9 +29,9 @@ check_bubble = FunctionExercise(
     [
         Case((EVENTS, 2), "The events begin at 3 s and end at 13 s, and each rank works 6 of these 10 s.",
              "bubble(events, ranks=2) of two micro-batches on two ranks", expected=0.4),
-        Case(([(0, "forward", 0, 1, 2), (0, "backward", 0, 4, 6)], 1),
-             "The events begin at 1 s and end at 6 s, and the rank works 3 of these 5 seconds.",
-             "bubble(events, ranks=1) of one micro-batch on one rank", expected=0.4),
+        Case(([(0, "forward", 0, 1, 2), (0, "backward", 0, 3, 5)], 1),
+             "The events begin at 1 s and end at 5 s, and the rank works 3 of these 4 s.",
+             "bubble(events, ranks=1) of one micro-batch on one rank", expected=0.25),
     ],
     {
         "That is the fraction of time in which a rank works; the bubble is the rest.": ("1 - busy", "busy"),
