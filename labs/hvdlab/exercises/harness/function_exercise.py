@@ -120,19 +120,19 @@ class FunctionExercise:
             NotYet: an answer is wrong. The message says what is wrong, and which mistake gives this answer.
             NotImplementedError: the exercise is still a stub.
         """
-        wanted, given = self.expected, []
         limit = nullcontext() if self.on_ranks else time_limit(SECONDS, self.right.__name__)
-        with limit, no_other_error(), np.errstate(all="ignore"):
-            for case, expected in zip(self.cases, wanted, strict=True):
-                given.append(self.observed(answer, case))
-                name = self.first_wrong(given[-1], expected)
-                if name is not None:
-                    given += [
-                        self.observed_or_none(answer, each) for each in self.cases[len(given) :]
-                    ]
-                    break
-        if name is not None:
-            raise NotYet(self.message(case, name, given))
+        with no_other_error(), np.errstate(all="ignore"):
+            wanted, given = self.expected, []
+            with limit:
+                for case, expected in zip(self.cases, wanted, strict=True):
+                    given.append(self.observed(answer, case))
+                    wrong = self.first_wrong(given[-1], expected)
+                    if wrong is not None:
+                        others = self.cases[len(given) :]
+                        given += [self.observed_or_none(answer, each) for each in others]
+                        break
+            if wrong is not None:
+                raise NotYet(self.message(case, wrong, given))
         right(self.passed)
         record_solved(self.lab, self.__name__)
 
