@@ -142,7 +142,9 @@ def test_an_endless_loop_gets_one_line(one, monkeypatch):
 
 def mutable(one: FunctionExercise) -> list[int]:
     return [
-        n for n, value in enumerate(one.cases[0].arguments) if isinstance(value, np.ndarray | list)
+        n
+        for n, value in enumerate(one.cases[0].arguments)
+        if isinstance(value, np.ndarray | list | dict)
     ]
 
 
@@ -156,6 +158,8 @@ def test_a_changed_argument_gets_one_line(one):
         given = arguments[mutable(one)[0]]
         if isinstance(given, list):
             given.append(given[0] if given else 1.0)
+        elif isinstance(given, dict):
+            given.clear()
         else:
             given += 1
         return answer

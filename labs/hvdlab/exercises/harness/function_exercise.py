@@ -30,12 +30,12 @@ from hvdlab.exercises import (
     NotYet,
     call_unchanged,
     equal,
-    no_other_error,
     numbers,
     received,
     record_solved,
     right,
     shown,
+    unusable_answers,
 )
 
 SECONDS = 20  # for all cases of one function; the right ones need less than one
@@ -78,8 +78,8 @@ class FunctionExercise:
             array of any shape; bool: True or False. Default: one number.
         meaning: what the numbers are, for the message about another shape, for example "of seconds".
         observe: called with a function and the arguments of a case; returns what is compared: one value as
-            above, or a dict of values with a name each, which are compared in order. Default: the result of
-            the function, which must leave its arguments unchanged.
+            above, or a dict of values with a name each, which are compared in order. None is a value, too.
+            Default: the result of the function, which must leave its arguments unchanged.
         on_ranks: `observe` runs the function on several ranks, in processes of their own. Default: here.
         rtol: relative tolerance.
         atol: absolute tolerance.
@@ -121,7 +121,7 @@ class FunctionExercise:
             NotImplementedError: the exercise is still a stub.
         """
         limit = nullcontext() if self.on_ranks else time_limit(SECONDS, self.right.__name__)
-        with no_other_error(), np.errstate(all="ignore"):
+        with unusable_answers(), np.errstate(all="ignore"):
             wanted, given = self.expected, []
             with limit:
                 for case, expected in zip(self.cases, wanted, strict=True):
@@ -195,12 +195,8 @@ class FunctionExercise:
                 raise ValueError(f"{self.id}: the right function has no {old!r}")
             source = source.replace(old, new)
         namespace, name = dict(self.right.__globals__), f"<{self.id} with {mistake}>"
-        linecache.cache[name] = (
-            len(source),
-            None,
-            source.splitlines(True),
-            name,
-        )  # for inspect.getsource
+        # For inspect.getsource:
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         exec(compile(source, name, "exec"), namespace)
         return namespace[self.right.__name__]
 
@@ -235,6 +231,8 @@ class FunctionExercise:
 
     def same(self, answer: object, other: object) -> bool:
         """Return whether two values are equal, within the tolerances."""
+        if answer is None or other is None:
+            return answer is other
         if isinstance(answer, bool | str) or isinstance(other, bool | str):
             return answer == other
         return equal(answer, other, self.rtol, self.atol)
@@ -252,6 +250,9 @@ class FunctionExercise:
         if isinstance(expected, bool):
             text = f"{called} must be {expected}, yours is {value}"
             return f"{text}: {named}" if named else f"{text}."
+        arrays = isinstance(value, np.ndarray) and isinstance(expected, np.ndarray)
+        if arrays and value.shape != expected.shape and self.same(value.ravel(), expected.ravel()):
+            named = f"The numbers are right, and their shape must be {expected.shape}."
         if np.asarray(value).size > MAX_SHOWN_NUMBERS:
             return f"{called} is wrong. {named}".strip()
         return f"{called} is {shown(value)}, expected {shown(expected)}. {named}".strip()
@@ -267,7 +268,11 @@ class FunctionExercise:
 
 
 def argument(value: object) -> str:
-    """Return an argument as a learner reads it: a short array as a tuple."""
+    """Return an argument as a learner reads it: a short array as a tuple, a large number as 1e+09."""
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) >= 1e6 else repr(float(value))
+    if isinstance(value, list):
+        return f"[{', '.join(map(argument, value))}]"
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.size <= MAX_SHOWN_NUMBERS:
         return f"({', '.join(map(shown, value))}{',' * (value.size == 1)})"
     if isinstance(value, np.ndarray):
