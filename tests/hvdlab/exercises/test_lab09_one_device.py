@@ -31,7 +31,7 @@ def scaled(exercise, factor):
         (exercises.check_scaled_step, lambda loss, o, s: exercises.scaled_step(loss * 1.01, o, s),
          "changes no digit"),
         (exercises.check_scaled_step, lambda *a: None, "True or False. Received: None"),
-        (exercises.check_clipped_step, lambda *a: exercises.clipped_step(*a) and None, "the loss"),
+        (exercises.check_clipped_step, lambda *a: exercises.clipped_step(*a) and None, "returned None"),
         (exercises.check_train_epoch, lambda *a: torch.tensor(exercises.train_epoch(*a)), "returns a tensor"),
         (exercises.check_train_epoch, scaled(exercises.check_train_epoch, 2), "return the mean loss"),
         (lab09_less_memory.check_run_in_segments, lambda *a: None, "return the output of the last block"),
