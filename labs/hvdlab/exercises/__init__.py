@@ -262,10 +262,10 @@ def shown(values: object) -> str:
     """Return numbers as text for a message: four significant digits, or more for large whole numbers.
 
     Args:
-        values: A number, an array or a tuple of numbers, or None.
+        values: A number, an array or a tuple of numbers, a text, or None.
     """
-    if values is None or isinstance(values, bool):
-        return str(values)
+    if values is None or isinstance(values, bool | str):
+        return repr(values)
     if isinstance(values, tuple):
         return f"({', '.join(map(shown, values))})"
     if np.ndim(values):
