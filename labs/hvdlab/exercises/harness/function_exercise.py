@@ -48,7 +48,8 @@ class Case:
         arguments: what it is called with.
         reason: said about a wrong answer that no mistake explains: whole sentences. Default "": nothing.
         call: what the message calls this case. Default "": the call, with the names of the parameters.
-        expected: the right answer, where it was computed by hand. Default None: the right function gives it.
+        expected: the right answer, where it was computed by hand or by other code; a dict, if the values
+            have names. The tests compare the right function with it. Default None.
     """
 
     arguments: tuple
@@ -68,7 +69,7 @@ class FunctionExercise:
     the answer, the right answer, and the first mistake that gives all answers up to here.
 
     Args:
-        right: the right function. Its name is the name of the exercise, and of the parameter of the check.
+        right: the right function, or class. Its name is the name of the exercise.
         cases: the cases.
         mistakes: sentence -> the mistake that it describes, or a list of such mistakes.
         passed: said after "Right: " if every answer is right.
@@ -111,8 +112,11 @@ class FunctionExercise:
         """The name of the exercise in all labs, for example "lab02.gradient"."""
         return exercise_id(self.lab, self.__name__)
 
-    def __call__(self, answer: Callable) -> None:
+    def __call__(self, answer: Callable, *unused: object) -> None:
         """Check a learner's function.
+
+        Args:
+            *unused: what a lab gives the check besides the function.
 
         Raises:
             NotYet: an answer is wrong. The message says what is wrong, and which mistake gives this answer.
@@ -182,7 +186,7 @@ class FunctionExercise:
             if old not in source:
                 raise ValueError(f"{self.id}: the right function has no {old!r}")
             source = source.replace(old, new)
-        namespace, name = dict(self.right.__globals__), f"<{self.id} with {mistake}>"
+        namespace, name = dict(vars(inspect.getmodule(self.right))), f"<{self.id} with {mistake}>"
         linecache.cache[name] = (
             len(source),
             None,
@@ -252,6 +256,29 @@ class FunctionExercise:
         pairs = zip(names, case.arguments, strict=False)
         given = ", ".join(f"{name}={argument(value)}" for name, value in pairs)
         return f"{self.right.__name__}({given})"
+
+
+def several(*names: str) -> Callable:
+    """Return `observe` for a function that returns several values: numbers or arrays of any shape.
+
+    The last one is compared first, because the others often follow from it, as weights from a momentum.
+    """
+
+    def observe(function: Callable, *arguments: object) -> dict[str, object]:
+        name = getattr(function, "__name__", "your function")
+        answer = call_unchanged(function, *arguments)
+        if not (isinstance(answer, tuple | list | np.ndarray) and len(answer) == len(names)):
+            raise NotYet(f"{name} must return ({', '.join(names)}). Received: {received(answer)}")
+        found = {
+            f"{each} of": numbers(value, f"{each} of {name}", None)
+            for each, value in zip(names, answer, strict=True)
+        }
+        return {
+            each: value.reshape(()) if value.size == 1 else value
+            for each, value in reversed(found.items())
+        }
+
+    return observe
 
 
 def argument(value: object) -> str:
