@@ -164,7 +164,7 @@ def numbers(
     if answer is None:
         raise NotYet(f"{case} returned None: is `return` missing?")
     try:
-        array = np.asarray(answer, float)
+        array = None if isinstance(answer, str) else np.asarray(answer, float)
     except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor that requires a gradient
         array = None
     if isinstance(shape, int):

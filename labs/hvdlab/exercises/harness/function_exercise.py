@@ -69,9 +69,10 @@ class FunctionExercise:
     the answer, the right answer, and the first mistake that gives all answers up to here.
 
     Args:
-        right: the right function, or class. Its name is the name of the exercise.
+        right: the right function, or class.
         cases: the cases.
         mistakes: sentence -> the mistake that it describes, or a list of such mistakes.
+        name: of the exercise. Default: the name of the right function.
         passed: said after "Right: " if every answer is right.
         shape: what the function returns: the shape of an array; or how many numbers, in any shape; None: an
             array of any shape; bool: True or False. Default: one number.
@@ -91,6 +92,7 @@ class FunctionExercise:
         mistakes: Mapping[str, Mistake | list[Mistake]] | None = None,
         *,
         passed: str,
+        name: str = "",
         shape: int | tuple[int, ...] | type | None = 1,
         meaning: str = "",
         observe: Callable | None = None,
@@ -102,7 +104,7 @@ class FunctionExercise:
         self.passed, self.shape, self.meaning = passed, shape, meaning
         self.observe, self.on_ranks = observe or call_unchanged, on_ranks
         self.rtol, self.atol = rtol, atol
-        self.__name__ = f"check_{right.__name__}"
+        self.__name__ = f"check_{name or right.__name__}"
         self.__module__ = right.__module__
         self.__doc__ = f"Check a learner's `{right.__name__}{inspect.signature(right)}`."
         self.lab = int(re.search(r"lab(\d\d)_", right.__module__)[1])
@@ -227,7 +229,7 @@ class FunctionExercise:
 
     def same(self, answer: object, other: object) -> bool:
         """Return whether two values are equal, within the tolerances."""
-        if isinstance(answer, bool | str) or isinstance(other, bool | str):
+        if isinstance(answer, bool | str | None) or isinstance(other, bool | str | None):
             return answer == other
         return equal(answer, other, self.rtol, self.atol)
 

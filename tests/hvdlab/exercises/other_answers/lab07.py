@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from hvdlab import reference, schedules
 
@@ -112,19 +111,7 @@ def novograd_with_early_case(w, g, m, v, rate, beta1, beta2, decay):
     return [w - rate * m, m, np.array([v])]
 
 
-ghost_batch_norm = [
-    ghost_in_place,
-    ghost_of_reference,
-    ghost_of_torch,
-    lambda x, size, eps: np.concatenate(
-        [
-            F.batch_norm(torch.tensor(part), None, None, training=True, eps=eps)
-            if len(part) > 1
-            else 0 * part
-            for part in np.split(x, range(size, len(x), size))
-        ]
-    ),
-]
+ghost_batch_norm = [ghost_in_place, ghost_of_reference, ghost_of_torch]
 updates_with_growth = [
     updates_with_a_growing_variable,
     updates_between_milestones,
