@@ -187,6 +187,8 @@ check_lars_update = FunctionExercise(
         "The old velocity is not used: momentum * velocity + local * u.": ("momentum * velocity + ", ""),
         "The momentum is left out: momentum * velocity + local * u.": ("momentum * velocity", "velocity"),
         "The step is added: go downhill, w - learning_rate * velocity.": ("w - learn", "w + learn"),
+        "That is w alone: return (w, velocity).":
+            ("learning_rate * velocity, velocity", "learning_rate * velocity"),
         "The order is (w, velocity).": ("w - learning_rate * velocity, velocity",
                                         "velocity, w - learning_rate * velocity"),
     },
