@@ -70,9 +70,10 @@ class FunctionExercise:
     the answer, the right answer, and the first mistake that gives all answers up to here.
 
     Args:
-        right: the right function. Its name is the name of the exercise, and of the parameter of the check.
+        right: the right function, or class.
         cases: the cases.
         mistakes: sentence -> the mistake that it describes, or a list of such mistakes.
+        name: of the exercise. Default: the name of the right function.
         passed: said after "Right: " if every answer is right.
         shape: what the function returns: the shape of an array; or how many numbers, in any shape; None: an
             array of any shape; bool: True or False. Default: one number.
@@ -92,6 +93,7 @@ class FunctionExercise:
         mistakes: Mapping[str, Mistake | list[Mistake]] | None = None,
         *,
         passed: str,
+        name: str = "",
         shape: int | tuple[int, ...] | type | None = 1,
         meaning: str = "",
         observe: Callable | None = None,
@@ -103,7 +105,7 @@ class FunctionExercise:
         self.passed, self.shape, self.meaning = passed, shape, meaning
         self.observe, self.on_ranks = observe or call_unchanged, on_ranks
         self.rtol, self.atol = rtol, atol
-        self.__name__ = f"check_{right.__name__}"
+        self.__name__ = f"check_{name or right.__name__}"
         self.__module__ = right.__module__
         self.__doc__ = f"Check a learner's `{right.__name__}{inspect.signature(right)}`."
         self.lab = int(re.search(r"lab(\d\d)_", right.__module__)[1])
@@ -113,8 +115,11 @@ class FunctionExercise:
         """The name of the exercise in all labs, for example "lab02.gradient"."""
         return exercise_id(self.lab, self.__name__)
 
-    def __call__(self, answer: Callable) -> None:
+    def __call__(self, answer: Callable, *unused: object) -> None:
         """Check a learner's function.
+
+        Args:
+            *unused: what a lab gives the check besides the function.
 
         Raises:
             NotYet: an answer is wrong. The message says what is wrong, and which mistake gives this answer.
@@ -194,7 +199,8 @@ class FunctionExercise:
             if old not in source:
                 raise ValueError(f"{self.id}: the right function has no {old!r}")
             source = source.replace(old, new)
-        namespace, name = dict(self.right.__globals__), f"<{self.id} with {mistake}>"
+        # A decorator such as torch.no_grad has globals of another module.
+        namespace, name = dict(vars(inspect.getmodule(self.right))), f"<{self.id} with {mistake}>"
         # For inspect.getsource:
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         exec(compile(source, name, "exec"), namespace)
@@ -265,6 +271,29 @@ class FunctionExercise:
         pairs = zip(names, case.arguments, strict=False)
         given = ", ".join(f"{name}={argument(value)}" for name, value in pairs)
         return f"{self.right.__name__}({given})"
+
+
+def several(*names: str) -> Callable:
+    """Return `observe` for a function that returns several values: numbers or arrays of any shape.
+
+    The last one is compared first, because the others often follow from it, as weights from a momentum.
+    """
+
+    def observe(function: Callable, *arguments: object) -> dict[str, object]:
+        name = getattr(function, "__name__", "your function")
+        answer = call_unchanged(function, *arguments)
+        if not (isinstance(answer, tuple | list | np.ndarray) and len(answer) == len(names)):
+            raise NotYet(f"{name} must return ({', '.join(names)}). Received: {received(answer)}")
+        found = {
+            f"{each} of": numbers(value, f"{each} of {name}", None)
+            for each, value in zip(names, answer, strict=True)
+        }
+        return {
+            each: value.reshape(()) if value.size == 1 else value
+            for each, value in reversed(found.items())
+        }
+
+    return observe
 
 
 def argument(value: object) -> str:
