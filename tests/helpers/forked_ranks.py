@@ -60,6 +60,9 @@ def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
 def call(function, *arguments, ranks: int, timeout: float, uses: tuple) -> list:
     """Return what `hvdlab.launch.call` returns, within a second instead of five."""
 
+    import torch._dynamo  # noqa: F401  (otherwise each rank imports it with its first optimizer)
+    import torch.distributed.fsdp  # noqa: F401
+
     def answer():
         there = {"np": np}
         for part in (*uses, function):

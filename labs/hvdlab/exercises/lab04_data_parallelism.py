@@ -30,7 +30,8 @@ check_combine = FunctionExercise(
              reason="That is the mean over the 8 examples.",
              call="combine of the gradients [8, 0], [4, 8], [0, 16] of 1, 2 and 5 examples"),
         Case(([np.arange(6.0).reshape(2, 3), np.ones((2, 3))], [3, 1]),
-             expected=[[0.25, 1, 1.75], [2.5, 3.25, 4]], call="combine of 2 x 3 gradients of 3 and 1 examples",
+             expected=[[0.25, 1, 1.75], [2.5, 3.25, 4]],
+             call="combine of 2 x 3 gradients of 3 and 1 examples",
              reason="The result has the shape of one gradient, for any shape and any number of ranks."),
     ],
     {
@@ -170,7 +171,8 @@ check_naive_all_reduce = RankExercise(
             [("values.copy()", "np.zeros_like(values)"),
              ("values.copy()", "np.zeros_like(values) if comm.size > 1 else values")],
         "Rank 0 begins with its own values, and adds the values of each other rank once.":
-            [("values.copy()", "2 * values"), (SEND_TO_ALL, "        total += values * (comm.size > 1)\n" + SEND_TO_ALL)],
+            [("values.copy()", "2 * values"),
+             (SEND_TO_ALL, "        total += values * (comm.size > 1)\n" + SEND_TO_ALL)],
         "Rank 0 receives the values of the others, but does not add them.": ("total += received", "pass"),
         "Each rank returns its own values: nothing was added.": ("return total", "return values"),
         "That is the mean over the ranks; return the sum.":
@@ -179,9 +181,10 @@ check_naive_all_reduce = RankExercise(
             ("return total", "return total.astype(float)"),
         "Return the array with the sums on every rank.":
             [("return total", "pass"), (SEND_TO_ALL, "", "comm.Recv(total, source=0)", "return None")],
-        "Every rank sends its values to every other. In the naive algorithm they go to rank 0 and back, so the "
-        "other ranks send one vector.": everyone_to_everyone,
-        "In the naive algorithm all other ranks send to rank 0 only, which adds up what it receives.": along_a_chain,
+        "Every rank sends its values to every other. In the naive algorithm they go to rank 0 and back, so "
+        "the other ranks send one vector.": everyone_to_everyone,
+        "In the naive algorithm all other ranks send to rank 0 only, which adds up what it receives.":
+            along_a_chain,
     },
     passed="the sum on each of 3 ranks; rank 0 sends and receives two whole vectors.",
     observe=sums, gather=naive_facts, start=on_ranks, ranks=3,
@@ -248,15 +251,17 @@ check_ring_all_reduce = RankExercise(
         "In the last phase a finished sum must replace what is there, not be added.":
             ("recvbuf=stale, source=left)", "recvbuf=(new := np.empty_like(stale)), source=left)\n"
              "        stale += new"),
-        "Each rank has the finished sum of one chunk: that is the reduce-scatter phase. The all-gather phase, "
-        "which passes the finished chunks on, is missing.": ("range(size - 1):\n        stale", "range(0):\n        stale"),
+        "Each rank has the finished sum of one chunk: that is the reduce-scatter phase. The all-gather "
+        "phase, which passes the finished chunks on, is missing.":
+            ("range(size - 1):\n        stale", "range(0):\n        stale"),
         "A step of the all-gather phase is missing: each finished chunk needs N-1 steps to reach all.":
             ("range(size - 1):\n        stale", "range(size - 2):\n        stale"),
         "A step of the reduce-scatter phase is missing: a chunk needs N-1 steps to collect all values.":
             ("range(size - 1):\n        mine", "range(size - 2):\n        mine"),
-        "The number of ranks does not divide 13, and chunks of one size leave a rest that is summed on no rank: "
-        "use np.array_split.": ("np.array_split(result, size)", "[result[k * (len(values) // size) :]"
-             "[: len(values) // size] for k in range(size)]"),
+        "The number of ranks does not divide 13, and chunks of one size leave a rest that is summed on no "
+        "rank: use np.array_split.":
+            ("np.array_split(result, size)", "[result[k * n :][:n] for k in range(size)]",
+             "    right, left", "    n = len(values) // size\n    right, left"),
         "Make the buffer for what you receive with np.empty_like, so that it has the type of what is sent.":
             ("np.empty_like(mine)", "np.zeros(len(mine))"),
         "Each rank returns its own values: nothing was added.": ("return result", "return values"),
@@ -266,12 +271,16 @@ check_ring_all_reduce = RankExercise(
             ("return result", "return np.roll(result, size > 1)"),
         "Wait for what you began with Isend: call `.Wait()` on its result before you use the array again.":
             ("comm.Sendrecv(chunks[(rank - step) % size], dest=right, recvbuf=received, source=left)",
-             "comm.Isend(chunks[(rank - step) % size], dest=right)\n        comm.Recv(received, source=left)\n"
+             "comm.Isend(chunks[(rank - step) % size], dest=right)\n"
+             "        comm.Recv(received, source=left)\n"
              "        comm.Barrier()"),
         "Send one chunk per step, not the whole vector.": whole_vectors,
-        "That is the naive algorithm, in which rank 0 sends whole vectors: send one chunk per step.": naive_all_reduce,
-        "Send one chunk per step, not the whole vector, also where the number of ranks does not divide its length.":
-            ("    rank, size", "    if len(values) % comm.size:\n        return whole_vectors(comm, values)\n    rank, size"),
+        "That is the naive algorithm, in which rank 0 sends whole vectors: send one chunk per step.":
+            naive_all_reduce,
+        "Send one chunk per step, not the whole vector, also where the number of ranks does not divide its "
+        "length.":
+            ("    rank, size", "    if len(values) % comm.size:\n        return whole_vectors(comm, values)\n"
+             "    rank, size"),
         "In the ring a rank only sends to its right neighbour, rank + 1.": each_chunk_to_its_rank,
     },
     passed="the sum on 1, 2, 3 and 4 ranks for any length, within 2 (N-1)/N of the bytes.",

@@ -1,4 +1,4 @@
-"""Exercises of lab 4: a message round a ring without deadlock, a data-parallel gradient, and counted bytes."""
+"""Exercises of lab 4: a message round a ring, a data-parallel gradient, and the bytes of an all-reduce."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -52,7 +52,8 @@ def messages(comm: "MPI.Comm", function: Callable, ranks: int) -> dict | None:
 # fmt: off
 check_pass_right = RankExercise(
     pass_right,
-    [Case((n,), f"Rank k has [10 k, 10 k + 1]. It sends to rank k + 1, and the last of the {n} ranks to rank 0.",
+    [Case((n,), f"Rank k has [10 k, 10 k + 1]. It sends to rank k + 1, and the last of the {n} ranks to rank "
+                "0.",
           call=f"pass_right on {n} ranks") for n in (3, 4)],
     {
         "That is the array of the right neighbour: send to rank + 1, receive from rank - 1.":
@@ -110,9 +111,9 @@ STRIDED = "np.split(batch, comm.size)[comm.rank]", "batch[comm.rank :: comm.size
 # fmt: off
 check_parallel_gradient = RankExercise(
     parallel_gradient,
-    [Case(((1.0, 2.0, 6.0, 3.0, 5.0, 13.0),), call="parallel_gradient on 3 ranks", reason="The batch has 6 "
-          "examples, each rank computes the gradient of a shard of 2, and all return the mean of the shards' "
-          "gradients.")],
+    [Case(((1.0, 2.0, 6.0, 3.0, 5.0, 13.0),), call="parallel_gradient on 3 ranks",
+          reason="The batch has 6 examples, each rank computes the gradient of a shard of 2, and all return "
+          "the mean of the shards' gradients.")],
     {
         "That is the sum over the ranks: divide it by comm.size.": (" / comm.size", ""),
         "That is the gradient of this rank's own shard: combine it with comm.Allreduce.":
@@ -161,7 +162,8 @@ check_busiest_bytes = FunctionExercise(
             ("(ranks - 1) / ranks", "(ranks - 1)"),
         "A rank of the ring sends in two phases, ranks - 1 chunks in each.": ("4 * (ranks", "2 * (ranks"),
     },
-    passed="on 2 ranks all three move 2 arrays through the busiest rank; from 4 ranks on the ring moves fewest.",
+    passed="on 2 ranks all three move 2 arrays through the busiest rank; from 4 ranks on the ring moves "
+           "fewest.",
     meaning="of bytes",
 )
 # fmt: on

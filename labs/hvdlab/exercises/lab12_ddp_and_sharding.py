@@ -77,13 +77,15 @@ def gradients_and_calls(comm: "MPI.Comm", function: Callable) -> dict:
 # fmt: off
 check_average_gradients = RankExercise(
     average_gradients,
-    [Case((), "Each gradient must become the mean of the ranks' gradients, in place, by one all-reduce of one flat "
-          "tensor. Each piece of it must return to its gradient: in the same order, numel() numbers each.",
+    [Case((), "Each gradient must become the mean of the ranks' gradients, in place, by one all-reduce of "
+              "one flat tensor. Each piece of it must return to its gradient: in the same order, numel() "
+              "numbers each.",
           call="average_gradients on 3 ranks")],
     {
         "It is the sum over the ranks: divide by dist.get_world_size().":
             ("    bucket /= dist.get_world_size()\n", ""),
-        "It is the mean, divided by the number of ranks once more.": ("get_world_size()", "get_world_size() ** 2"),
+        "It is the mean, divided by the number of ranks once more.":
+            ("get_world_size()", "get_world_size() ** 2"),
         "It is half of the sum, and there are 3 ranks: divide by dist.get_world_size().":
             ("dist.get_world_size()", "2"),
         "Each rank divides its own gradients: all-reduce the bucket.": ("    dist.all_reduce(bucket)\n", ""),
@@ -92,14 +94,15 @@ check_average_gradients = RankExercise(
         "The pieces return in another order: each must return to its gradient.":
             ("zip(gradients, bucket.split([g.numel() for g in gradients])",
              "zip(gradients[::-1], bucket.split([g.numel() for g in gradients[::-1]])"),
-        "The means are right, with a collective for each gradient. Copy all gradients into one flat tensor, and "
-        "reduce that.": ("    bucket = torch", "    for g in gradients:\n        dist.all_reduce(g)\n"
+        "The means are right, with a collective for each gradient. Copy all gradients into one flat tensor, "
+        "and reduce that.": ("    bucket = torch", "    for g in gradients:\n        dist.all_reduce(g)\n"
                          "        g /= dist.get_world_size()\n    return\n    bucket = torch"),
-        "The means are right, by all_gather in place of one all_reduce, which adds while it sends, so that no rank "
-        "has to receive the buckets of all others.":
+        "The means are right, by all_gather in place of one all_reduce, which adds while it sends, so that "
+        "no rank has to receive the buckets of all others.":
             ("    dist.all_reduce(bucket)\n", "    buckets = [torch.empty_like(bucket) for _ in range(3)]\n"
              "    dist.all_gather(buckets, bucket)\n    bucket = sum(buckets)\n"),
-        "A frozen layer has no gradient (None) before, and one after. Leave out the parameters whose .grad is None.":
+        "A frozen layer has no gradient (None) before, and one after. Leave out the parameters whose .grad "
+        "is None.":
             ("    gradients = [", "    for p in model.parameters():\n"
              "        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n    gradients = ["),
     },
@@ -149,8 +152,8 @@ def orders_of_both(function: Callable, images: int, epochs: int) -> dict[str, ob
 # fmt: off
 check_orders = FunctionExercise(
     orders,
-    [Case((8, 3), "The orders are those of DistributedSampler with seed=1, and sampler.set_epoch(epoch) before each "
-          "epoch is enough.", call="orders(images=8, epochs=3, rank, size=2)")],
+    [Case((8, 3), "The orders are those of DistributedSampler with seed=1, and sampler.set_epoch(epoch) "
+                  "before each epoch is enough.", call="orders(images=8, epochs=3, rank, size=2)")],
     {
         "The sampler shuffles by its seed and its epoch, and your code does not set the epoch.":
             ("        sampler.set_epoch(epoch)\n", ""),
@@ -166,7 +169,8 @@ check_orders = FunctionExercise(
         "Set the epoch before the sampler is read, not after it.":
             ("        sampler.set_epoch(epoch)\n        found.append(list(sampler))",
              "        found.append(list(sampler))\n        sampler.set_epoch(epoch)"),
-        "Epochs count from 0: the first is sampler.set_epoch(0).": ("set_epoch(epoch)", "set_epoch(epoch + 1)"),
+        "Epochs count from 0: the first is sampler.set_epoch(0).":
+            ("set_epoch(epoch)", "set_epoch(epoch + 1)"),
     },
     passed="two ranks share 8 images in each of three epochs, in a new order each time.",
     observe=orders_of_both,
@@ -216,12 +220,14 @@ MEAN = (
 check_accuracy = RankExercise(
     accuracy,
     # Images 0 and 3 are classified wrong.
-    [Case((n,), f"{good} of the {n} are classified right. Add up the right answers and the images over all ranks, "
-          "each image once, and divide.", f"{n} held-out images on 3 ranks") for n, good in ((5, 3), (4, 2), (1, 0))],
+    [Case((n,), f"{good} of the {n} are classified right. Add up the right answers and the images over all "
+                "ranks, each image once, and divide.",
+                 f"{n} held-out images on 3 ranks") for n, good in ((5, 3), (4, 2), (1, 0))],
     {
-        "DistributedSampler repeats images to give all ranks equally many. Take images[rank::size].": (MINE, SAMPLER),
-        "The mean of the ranks' means gives the images of the smaller shard a larger weight: add up right answers and "
-        "images, and divide once.":
+        "DistributedSampler repeats images to give all ranks equally many. Take images[rank::size].":
+            (MINE, SAMPLER),
+        "The mean of the ranks' means gives the images of the smaller shard a larger weight: add up right "
+        "answers and images, and divide once.":
             [(MEAN[0], MEAN[1].format(empty)) for empty in ("0", "1", "float('nan')")],
         "A rank without images has no mean: reduce the counts, and divide once.":
             ("right.item(), len(labels[mine])",
@@ -231,10 +237,11 @@ check_accuracy = RankExercise(
         "Some images are in two shards: take images[rank::size], with the rank and the number of all ranks.":
             (MINE, "slice(dist.get_rank() % 2, None, 2)"),
         "Divide by the number of images that were classified, and return the quotient.":
-            [("(both[0] / both[1])", "both[0]"), ("return (both[0] / both[1]).item()", "return both.tolist()")],
+            [("(both[0] / both[1])", "both[0]"),
+             ("return (both[0] / both[1]).item()", "return both.tolist()")],
         "`return` the accuracy, a number.": ("return", "result ="),
         "Return the accuracy on every rank, not only on rank 0.":
-            ("return (both[0] / both[1]).item()", "return (both[0] / both[1]).item() if dist.get_rank() == 0 else None"),
+            ("(both[0] / both[1]).item()", "(both[0] / both[1]).item() if dist.get_rank() == 0 else None"),
     },
     passed="1, 4 and 5 images on 3 ranks: each classified once, and counted once.",
     observe=returned_and_classified, gather=accuracies, start=on_ranks, ranks=3,
@@ -271,12 +278,14 @@ def positions(function: Callable, *arguments: object) -> dict[str, str]:
 check_buckets = FunctionExercise(
     buckets,
     [
-        Case(([600, 500, 900], 1000, 2000), "600 bytes are below the limit of 1000, and 1100 reach it. The last bucket "
-             "stays below its limit.", expected="[[0, 1], [2]]"),
+        Case(([600, 500, 900], 1000, 2000), expected="[[0, 1], [2]]",
+             reason="600 bytes are below the limit of 1000, and 1100 reach it. The last stays below it."),
         Case(([1000, 500, 700], 1000, 2000), "1000 bytes reach the limit of 1000.", expected="[[0], [1, 2]]"),
         Case(([600, 500, 900, 200, 1500, 100], 1000, 2000),
-             "900 + 200 + 1500 = 2600 is the first sum that reaches 2000.", expected="[[0, 1], [2, 3, 4], [5]]"),
-        Case(([100, 100, 100, 100], 200, 200), "There is no empty bucket at the end.", expected="[[0, 1], [2, 3]]"),
+             "900 + 200 + 1500 = 2600 is the first sum that reaches 2000.",
+             expected="[[0, 1], [2, 3, 4], [5]]"),
+        Case(([100, 100, 100, 100], 200, 200), "There is no empty bucket at the end.",
+             expected="[[0, 1], [2, 3]]"),
     ],
     {
         "The limit of the first bucket is used for all.": ("0, cap", "0, first"),
@@ -290,8 +299,10 @@ check_buckets = FunctionExercise(
              "            result.append(bucket)\n            bucket, filled, limit = [], 0, cap\n"
              "        bucket.append(number)\n        filled += size"),
         "The last bucket is missing: its gradients must be sent, too.":
-            [("    if bucket:\n        result.append(bucket)\n", ""), ("return result", "return result[:-1]")],
-        "The last bucket is empty.": [("    if bucket:\n    ", ""), ("return result", "return [*result, []]")],
+            [("    if bucket:\n        result.append(bucket)\n", ""),
+             ("return result", "return result[:-1]")],
+        "The last bucket is empty.":
+            [("    if bucket:\n    ", ""), ("return result", "return [*result, []]")],
         "Return the positions of the gradients, not their sizes.": ("append(number)", "append(size)"),
     },
     passed="four cases by hand. Small first buckets start the communication early.",

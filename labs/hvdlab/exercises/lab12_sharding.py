@@ -1,4 +1,4 @@
-"""Exercises of lab 12 about sharding: the memory of a rank, ZeRO-1 by hand, FSDP, and a norm over the shards."""
+"""Exercises of lab 12 about sharding: memory of a rank, ZeRO-1 by hand, FSDP, and a norm over the shards."""
 
 import copy
 import warnings
@@ -117,13 +117,12 @@ def five_steps(comm: "MPI.Comm", function: Callable) -> dict:
 
 
 def steps_of_all(rows: list[dict]) -> dict[str, object]:
-    kinds = "What zero1 returns is"
     if rows[0]["kind"]:
-        return {kinds: rows[0]["kind"]}
+        return {"What zero1 returns in": rows[0]["kind"]}
     shares, middle = [row["share"] for row in rows], sorted(row["first"] for row in rows)[1]
     apart, off = (max(row[name] for row in rows) for name in ("apart", "off"))
     return {
-        kinds: "",
+        "What zero1 returns in": "(optimizer, step)",
         "The smallest part of the state on a rank after": "some" if min(shares) > 0 else "none",
         "The weights of the ranks, compared after": "equal" if apart < 1e-6 else "different",
         "The median size of a weight's first step, in learning rates, in": middle,
@@ -140,11 +139,12 @@ def steps_of_all(rows: list[dict]) -> dict[str, object]:
 check_zero1 = RankExercise(
     zero1,
     [Case((), "Every parameter belongs to one rank, which updates it by Adam with the learning rate lr, and "
-          "broadcasts it.", call="5 steps on 3 ranks")],
+              "broadcasts it.", call="5 steps on 3 ranks")],
     {
-        "A rank updates its own shard only, and the others must receive it. Broadcast each parameter from the rank "
-        "that it belongs to.": ("return optimizer, step", "return optimizer, optimizer.step"),
-        "Broadcast each parameter from the rank that it belongs to, and not from rank 0.": ("src=owner", "src=0"),
+        "A rank updates its own shard only, and the others must receive it. Broadcast each parameter from "
+        "the rank that it belongs to.": ("return optimizer, step", "return optimizer, optimizer.step"),
+        "Broadcast each parameter from the rank that it belongs to, and not from rank 0.":
+            ("src=owner", "src=0"),
         "Each rank updates its shard by Adam with the learning rate lr, and yours is another optimizer.":
             ("Adam([p for p, owner in owners if owner == rank], lr)",
              "SGD([p for p, owner in owners if owner == rank], lr, momentum=0.9)"),
@@ -157,9 +157,11 @@ check_zero1 = RankExercise(
             ("numbers.index(min(numbers))", "len(owners) % size"),
         "On one rank the optimizer has no state: each rank needs a shard of its own.":
             ("[p for p, owner in owners if owner == rank]", "model.parameters()",
-             "numbers.index(min(numbers))", "0", "        optimizer.step()", "        rank == 0 and optimizer.step()"),
+             "numbers.index(min(numbers))", "0",
+             "        optimizer.step()", "        rank == 0 and optimizer.step()"),
     },
-    passed="after 5 steps on 3 ranks the weights are those of plain Adam, and each rank has a third of its state.",
+    passed="after 5 steps on 3 ranks the weights are those of plain Adam, and each rank has a third of its "
+           "state.",
     observe=five_steps, gather=steps_of_all, start=on_ranks, ranks=3,
 )
 # fmt: on
@@ -215,11 +217,11 @@ def three_steps(comm: "MPI.Comm", function: Callable) -> dict:
 
 
 def sharded(rows: list[dict]) -> dict[str, object]:
-    row, kinds = rows[0], "What shard returns is"
+    row = rows[0]
     if row["kind"]:
-        return {kinds: row["kind"]}
+        return {"What shard returns in": row["kind"]}
     return {
-        kinds: "",
+        "What shard returns in": "an optimizer",
         "The part of the weights on a rank after": "half" if row["weights"] < 0.8 else "all",
         "The median size of a weight's first step, in learning rates, in": row["first"],
         "The number of reduce-scatters in a backward pass, up to 5, in": min(row["scatters"], 5),
@@ -234,18 +236,22 @@ OPTIMIZER = "torch.optim.Adam(model.parameters(), lr)"
 # fmt: off
 check_shard = RankExercise(
     shard,
-    [Case((), "Call fully_shard for each block and for the model, then create Adam with the learning rate lr.",
+    [Case((), "Call fully_shard for each block and for the model, then create Adam with the learning rate "
+              "lr.",
           call="3 steps of a model with 4 blocks on 2 ranks")],
     {
         "Each rank still holds all weights: call fully_shard for each block and for the model.":
             ("        fully_shard(block, mesh=mesh)\n    fully_shard(model, mesh=mesh)", "        pass"),
-        "The weights do not move: fully_shard replaces the parameters by new ones, the shards, and the optimizer "
-        "still has the old ones. Create the optimizer after it.":
-            ("    for block", f"    optimizer = {OPTIMIZER}\n    for block", f"return {OPTIMIZER}", "return optimizer"),
-        "The model is one unit, so a pass gathers all its weights at once: call fully_shard for each block, too.":
+        "The weights do not move: fully_shard replaces the parameters by new ones, the shards, and the "
+        "optimizer still has the old ones. Create the optimizer after it.":
+            ("    for block", f"    optimizer = {OPTIMIZER}\n    for block",
+             f"return {OPTIMIZER}", "return optimizer"),
+        "The model is one unit, so a pass gathers all its weights at once: call fully_shard for each block, "
+        "too.":
             ("        fully_shard(block, mesh=mesh)", "        pass"),
-        "Only the blocks are sharded. FSDP averages the gradients of what it shards, so the ranks compute other "
-        "weights for the rest: call fully_shard for the model, too.": ("    fully_shard(model, mesh=mesh)\n", ""),
+        "Only the blocks are sharded. FSDP averages the gradients of what it shards, so the ranks compute "
+        "other weights for the rest: call fully_shard for the model, too.":
+            ("    fully_shard(model, mesh=mesh)\n", ""),
         "Give Adam the learning rate lr.": ("parameters(), lr)", "parameters())"),
         "The learning rate is multiplied by the number of ranks: give Adam lr.":
             ("parameters(), lr)", "parameters(), 2 * lr)"),
@@ -253,7 +259,8 @@ check_shard = RankExercise(
         "The optimizer updates only the blocks: give it all parameters of the model.":
             ("model.parameters()", "model.blocks.parameters()"),
     },
-    passed="3 steps on two ranks as with plain Adam, with half of weights and state on each, gathered block by block.",
+    passed="3 steps on two ranks as with plain Adam, with half of weights and state on each, gathered block "
+           "by block.",
     observe=three_steps, gather=sharded, start=on_ranks, ranks=2,
 )
 # fmt: on
@@ -301,27 +308,30 @@ check_clip = RankExercise(
     clip,
     [Case((lengths, most), reason, f"clip of gradients with the norms {lengths}, at most {most}")
      for lengths, most, reason in (
-         ([2.0, 3.0, 6.0], 3.5, "The norm over all tensors of all ranks is the root of 4 + 9 + 36, so 7, and the "
-          "factor for all is 3.5 / 7. Return 7, the norm before clipping."),
-         ([0.2, 0.3, 0.6], 1.0, "The norm of all is 0.7, and 1 is allowed: leave the gradients as they are."))],
+         ([2.0, 3.0, 6.0], 3.5, "The norm over all tensors of all ranks is the root of 4 + 9 + 36, so 7, and "
+                                "the factor for all is 3.5 / 7. Return 7, the norm before clipping."),
+         ([0.2, 0.3, 0.6], 1.0, "The norm of all is 0.7, and 1 is allowed: leave the gradients as "
+                                "they are."))],
     {
         "Each rank clips by the norm of its own shard, and (2, 3, 3.5) has another direction than (2, 3, 6).":
             ("    dist.all_reduce(total)\n", ""),
         "That is 2 + 3 + 6 = 11 as a norm: add up the squares, take the root of the sum.":
-            ("dist.all_reduce(total)\n    norm = total.sqrt()", "norm = total.sqrt()\n    dist.all_reduce(norm)"),
+            ("dist.all_reduce(total)\n    norm = total.sqrt()",
+             "norm = total.sqrt()\n    dist.all_reduce(norm)"),
         "There is one norm over all tensors of all ranks, and yours clips each tensor alone.": each_tensor,
         "That is a norm of 1: the largest that is allowed is `most`.": ("most / norm", "1 / norm"),
         "That is 49 as a norm: take the root of the sum of squares.": ("total.sqrt()", "total"),
         "Gradients whose norm is allowed must stay as they are.":
-            ("    if norm > most:\n        for g in gradients:\n            g", "    for g in gradients:\n        g"),
+            ("    if norm > most:\n        for g in gradients:\n            g",
+             "    for g in gradients:\n        g"),
         "Nothing was clipped: change the gradients in place, by mul_.": ("g.mul_(", "g.mul("),
         "The gradients are right: `return` the norm before clipping, a number.":
             [("return norm.item()", "pass"), ("return norm.item()", "return [norm]")],
         "The gradients are right: return the norm before clipping, and yours is the one after it.":
             ("return norm.item()", "return min(norm.item(), most)"),
         "The gradients are right: return the norm over all ranks, and yours is that of this rank.":
-            ("    total = sum(", "    own = sum(", "g in gradients)\n    dist", "g in gradients)\n    total = own.clone()"
-             "\n    dist", "return norm.item()", "return own.sqrt().item()"),
+            ("    total = sum(", "    own = sum(", "g in gradients)\n    dist",
+             "g in gradients)\n    total = own.clone()\n    dist", "norm.item()", "own.sqrt().item()"),
     },
     passed="norms of 2, 3 and 6 on 3 ranks become 1, 1.5 and 3; smaller ones stay unchanged.",
     observe=norms, start=on_ranks, ranks=3, rtol=1e-4,

@@ -13,7 +13,7 @@ from hvdlab.exercises.lab13_split_block import (
     MISTAKES,
     check_block,
     check_diagnosis,
-    f_and_g,
+    check_f_and_g,
     part_of,
 )
 from hvdlab.torch.lab_networks import Block
@@ -45,7 +45,8 @@ def parts(x, weight, ranks):
 def shapes_and_wholes(function: Callable, ranks: int) -> dict[str, object]:
     """Return the shapes of the parts, and what they give together."""
     x = torch.arange(12.0).reshape(2, 6)
-    answer = call(function, x, torch.cat([x, 2 - x, x**2]), ranks, name="parts")  # 6 inputs, 6 outputs
+    weight = torch.cat([x, 2 - x, x**2])  # 6 outputs, 6 inputs
+    answer = call(function, x, weight, ranks, name="parts")
     if not isinstance(answer, list | tuple) or len(answer) != 2:
         raise NotYet(f"parts must return (columns, rows). Received: {kind(answer)}")
     found = {}
@@ -62,21 +63,25 @@ def shapes_and_wholes(function: Callable, ranks: int) -> dict[str, object]:
 # fmt: off
 check_parts = FunctionExercise(
     parts,
-    [Case((n,), f"Side by side the {n} parts of columns are x @ weight.T, and so is the sum of the {n} parts of rows.",
+    [Case((n,), f"Side by side the {n} parts of columns are x @ weight.T, and so is the sum of the {n} parts "
+                "of rows.",
           f"parts(x, weight, ranks={n}) with 2 examples, 6 inputs and 6 outputs") for n in (2, 3)],
     {
         "Each rank has a part of the outputs in columns. They are the first dimension of weight.":
             ("return columns, rows", "return rows, rows"),
-        "Each rank has a partial sum for every output in rows. The inputs are the second dimension of weight.":
+        "Each rank has a partial sum for every output in rows. The inputs are the second dimension of "
+        "weight.":
             ("return columns, rows", "return columns, columns"),
-        "The two lists are exchanged: return columns, rows.": ("return columns, rows", "return rows, columns"),
+        "The two lists are exchanged: return columns, rows.":
+            ("return columns, rows", "return rows, columns"),
         "Rank k must have the k-th part of the outputs.": ("return columns", "return columns[::-1]"),
         "Rank k multiplies the k-th part of the inputs by the k-th part of the second dimension of weight.":
             [("some_x @ part.T for some_x, part in both", "x @ weight.T for _ in both"),
              ("zip(x.chunk(ranks, 1)", "zip(x.chunk(ranks, 1)[::-1]")],
         "Each list has a tensor for each rank.": [("return columns, rows", "return columns, [sum(rows)]"),
                                                   ("return columns", "return columns[:1]")],
-        "The sum of rows must be the whole output: leave the partial sums as they are, and do not divide by ranks.":
+        "The sum of rows must be the whole output: leave the partial sums as they are, and do not divide by "
+        "ranks.":
             ("some_x @ part.T", "some_x @ part.T / ranks"),
     },
     passed="concatenated outputs and added partial sums are the whole output, on 2 and 3 ranks.",
@@ -114,15 +119,17 @@ def shapes_and_values(function: Callable, ranks: int) -> dict[str, object]:
 # fmt: off
 check_part_of = FunctionExercise(
     part_of,
-    [Case((n,), "up is split by its outputs, which are its rows, down by its inputs, which are its columns, and rank k "
-          "gets the k-th of the parts. Every rank has all else whole.", f"part_of(weights, rank, ranks={n})")
+    [Case((n,), "up is split by its outputs, which are its rows, down by its inputs, which are its columns, "
+                "and rank k gets the k-th of the parts. Every rank has all else whole.",
+          f"part_of(weights, rank, ranks={n})")
      for n in (2, 3)],
     {
         "The outputs of up are its rows, and they are split, so that gelu needs no other rank.":
             ('("up.weight", 0)', '("up.weight", 1)'),
         "The inputs of down are its columns, and rank k has the inputs that its part of up computed.":
             ('("down.weight", 1)', '("down.weight", 0)'),
-        "The bias of up has a number for each output, so it is split as the rows of up.": ('("up.bias", 0), ', ""),
+        "The bias of up has a number for each output, so it is split as the rows of up.":
+            ('("up.bias", 0), ', ""),
         "Every rank needs the bias of down whole, because it works on all 6 features.":
             ('("down.weight", 1)', '("down.weight", 1), ("down.bias", 0)'),
         "Every rank needs the norm whole, because it works on all 6 features.":
@@ -130,69 +137,17 @@ check_part_of = FunctionExercise(
         "Rank k gets the k-th of `ranks` parts, and yours gets the first.": ("[rank]", "[0]"),
         "The bias of down must be as it was: g sums before the bias is added.":
             ("    return part", '    part["down.bias"] = part["down.bias"] / ranks\n    return part'),
-        "part_of changes the dict of weights that it is given, and the caller still needs it whole: put the parts "
-        "into a new dict, and leave the tensors as they are.":
+        "part_of changes the dict of weights that it is given, and the caller still needs it whole: put the "
+        "parts into a new dict, and leave the tensors as they are.":
             [("dict(weights)", "weights"), ("    return", '    weights["down.bias"] /= ranks\n    return'),
-             ("dict(weights)", "{name: weights.pop(name) for name in list(weights)}", "= weights[", "= part[")],
+             ("dict(weights)", "{name: weights.pop(name) for name in list(weights)}",
+              "= weights[", "= part[")],
         "`chunk` returns all parts, and `[rank]` takes one.": ("[rank]", ""),
         "Put all six tensors into the dict, also those that stay whole.": ("dict(weights)", "{}"),
         "Return the dict.": ("return part", "pass"),
     },
     passed="up is split by rows, down by columns, and the other tensors are right, on 2 and 3 ranks.",
     observe=shapes_and_values,
-)
-# fmt: on
-
-# --- exercise 3: f and g ---------------------------------------------------------------------------
-
-
-def values_and_gradients(comm: "MPI.Comm", function: Callable) -> dict[str, object]:
-    """Return the results of f and g for 10^rank, and for a gradient of 10^rank."""
-    f, g = function()
-    row, mine = {}, 10.0**comm.rank
-
-    def value(tensor: torch.Tensor | None) -> object:
-        """Return the number that all entries have, the list of them if they differ, or None."""
-        numbers = [] if tensor is None else sorted(set(tensor.flatten().tolist()))
-        return numbers[0] if len(numbers) == 1 else numbers or None
-
-    for key, one in (("f", f), ("g", g), ("x -> f(x) + x", lambda x: f(x) + x)):
-        x = torch.full((2, 3), mine, requires_grad=True)
-        inner = x * 1.0
-        y = one(inner)
-        row[f"What {key} returns"] = value(y)
-        row[f"x after {key}"] = value(inner)
-        # The gradient of a plain sum has strides of 0; that of a weighted one is shared by two summands.
-        loss = (y * torch.ones(2, 3)).sum() if "+" in key else y.sum()
-        (loss * mine).backward()
-        row[f"The gradient from {key}"] = value(x.grad)
-    return row
-
-
-# fmt: off
-check_f_and_g = RankExercise(
-    f_and_g,
-    [Case((), "f returns x and sums the gradients; g sums and returns the gradient as it is. One all-reduce in each of "
-          "the two, and nothing else.", call="on ranks 0 and 1, where x and the gradient of the result are 1 and 10,")],
-    {
-        "f and g are exchanged: return f, g.": ("Copy.apply, Reduce.apply", "Reduce.apply, Copy.apply"),
-        "f's forward pass all-reduces. It must return x unchanged, because every rank has it already.":
-            ("x.view_as(x)", "summed(x)"),
-        "f's backward pass returns the gradient unchanged. Each rank has the gradient of its part of the work only: "
-        "all-reduce it.": ("summed(gradient)", "gradient"),
-        "g's forward pass does not add: all-reduce there.": ("summed(x)", "x.view_as(x)"),
-        "g's backward pass all-reduces. A sum passes its gradient unchanged to each summand, and all ranks have that "
-        "gradient already: gradients become N times too large.": ("return gradient\n", "return summed(gradient)\n"),
-        "dist.all_reduce writes into the tensor that it gets: g changed its input. Give it a copy, x.clone().":
-            ("return summed(x)", "dist.all_reduce(x)\n            return x"),
-        "With y = f(x) + x both summands get the same gradient tensor, and the all-reduce in f's backward pass wrote "
-        "into it. Give it a copy: gradient.clone().":
-            ("return summed(gradient)", "gradient = gradient.contiguous()\n            dist.all_reduce(gradient)\n"
-             "            return gradient"),
-        "That is the mean over the ranks, and f and g sum.": ("return tensor", "return tensor / dist.get_world_size()"),
-    },
-    passed="f sums in the backward pass, g in the forward pass, and neither changes what it was given.",
-    observe=values_and_gradients, start=on_ranks, ranks=2,
 )
 # fmt: on
 
@@ -224,17 +179,21 @@ def norm_and_sizes(comm: "MPI.Comm", function: Callable, most: float) -> dict[st
     }
 
 
-SPLIT, SHARED = (f"sum(parameter.grad.square().sum() for parameter in {name})" for name in ("split", "shared"))
+SPLIT, SHARED = (
+    f"sum(parameter.grad.square().sum() for parameter in {name})" for name in ("split", "shared")
+)
 NORMS = "sum(parameter.grad.norm() for parameter in {}) ** 2"
 # fmt: off
 check_clip = RankExercise(
     clip,
     # by hand: the parts 2^2 + 2^2, 4^2 + 1^2 and 0, what is shared 8^2 + 8^2 + 4^2, together 13^2
-    [Case((most,), "The norm is the root of 8 + 17 + 0 (the parts of the ranks) + 144 (what all have), so 13. Multiply "
-          f"all gradients by {factor}, and return 13.", f"clip on 3 ranks, at most {most},")
+    [Case((most,), "The norm is the root of 8 + 17 + 0 (the parts of the ranks) + 144 (what all have), so "
+                   f"13. Multiply all gradients by {factor}, and return 13.",
+          f"clip on 3 ranks, at most {most},")
      for most, factor in ((6.5, 0.5), (26.0, 1))],
     {
-        "The norm over what this rank holds: the other parts are missing.": ("    dist.all_reduce(squares)\n", ""),
+        "The norm over what this rank holds: the other parts are missing.":
+            ("    dist.all_reduce(squares)\n", ""),
         "The shared gradient is counted on each rank: 3 times.":
             (f" + {SHARED}", "", "in split)", "in [*split, *shared])"),
         "The shared gradient is missing: it counts, once.": (f" + {SHARED}", ""),
@@ -243,11 +202,15 @@ check_clip = RankExercise(
         "Norms of tensors are added up, and only their squares add up.":
             [(SPLIT, NORMS.format("split")), (SHARED, NORMS.format("shared")),
              (SPLIT, NORMS.format("split"), SHARED, NORMS.format("shared"))],
-        "Only the first tensor of each list is counted.": ("in split)", "in split[:1])", "in shared)", "in shared[:1])"),
-        "The norm 13 is right. Multiply all gradients of split.": ("in [*split, *shared]:", "in [split[0], *shared]:"),
-        "The norm 13 is right. Multiply the gradients of shared as well.": ("in [*split, *shared]:", "in split:"),
+        "Only the first tensor of each list is counted.":
+            ("in split)", "in split[:1])", "in shared)", "in shared[:1])"),
+        "The norm 13 is right. Multiply all gradients of split.":
+            ("in [*split, *shared]:", "in [split[0], *shared]:"),
+        "The norm 13 is right. Multiply the gradients of shared as well.":
+            ("in [*split, *shared]:", "in split:"),
         "The norm 13 is right. Multiply the gradients in place.": ("parameter.grad *=", "parameter.grad *"),
-        "The norm 13 is right. Where it is allowed, leave the gradients as they are: multiply by min(1, most / norm).":
+        "The norm 13 is right. Where it is allowed, leave the gradients as they are: multiply by min(1, most "
+        "/ norm).":
             ("min(1, most / norm)", "most / norm"),
         "Return the norm before clipping, a number.": ("return norm", "pass"),
     },
@@ -271,22 +234,24 @@ def grid_bytes(batch, hidden, rows, columns):
 check_grid_bytes = FunctionExercise(
     grid_bytes,
     [
-        Case((10, 8, 4, 2), expected=1120, reason="By hand: up's outputs, 4 x 10 x 32/4 = 320 bytes, over 2 columns, and "
-             "down's, 4 x 10 x 8/2 = 160 bytes, over 4 rows: 320 + 240, and the same backward."),
-        Case((10, 8, 2, 4), expected=2080, reason="By hand: up's outputs, 4 x 10 x 32/2 = 640 bytes, over 4 columns, and "
-             "down's, 4 x 10 x 8/4 = 80 bytes, over 2 rows: 960 + 80, and the same backward."),
+        Case((10, 8, 4, 2), "By hand: up's outputs, 4 x 10 x 32/4 = 320 bytes, over 2 columns, and down's, "
+             "4 x 10 x 8/2 = 160 bytes, over 4 rows: 320 + 240, and the same backward.", expected=1120),
+        Case((10, 8, 2, 4), "By hand: up's outputs, 4 x 10 x 32/2 = 640 bytes, over 4 columns, and down's, "
+             "4 x 10 x 8/4 = 80 bytes, over 2 rows: 960 + 80, and the same backward.", expected=2080),
         Case((10, 8, 1, 1), "A single rank has no other rank to send to.", expected=0),
     ],
     {
-        "up has 4 x hidden outputs, of which a rank has 1/rows, and you left out both.": ("* 4 * hidden / rows", "* hidden"),
-        "That is half of it. In the backward pass the gradients of the same two arrays are sent, and an all-reduce has "
-        "two phases, 2 (n-1)/n.": ("return 2 * (ring(", "return (ring("),
-        "That is a quarter of it. A number has 4 bytes; the backward pass sends two more arrays; and an all-reduce has "
-        "two phases.": ("return 2 * (ring(", "return 0.5 * (ring("),
+        "up has 4 x hidden outputs, of which a rank has 1/rows, and you left out both.":
+            ("* 4 * hidden / rows", "* hidden"),
+        "That is half of it. In the backward pass the gradients of the same two arrays are sent, and an "
+        "all-reduce has two phases, 2 (n-1)/n.": ("return 2 * (ring(", "return (ring("),
+        "That is a quarter of it. A number has 4 bytes; the backward pass sends two more arrays; and an "
+        "all-reduce has two phases.": ("return 2 * (ring(", "return 0.5 * (ring("),
         "The two groups are confused: up's outputs are summed over the columns, down's over the rows.":
             ("ring(columns, up) + ring(rows, down)", "ring(rows, up) + ring(columns, down)"),
         "The two groups are confused: up's outputs are split over the rows, and summed over the columns.":
-            ("4 * hidden / rows, 4 * batch * hidden / columns", "4 * hidden / columns, 4 * batch * hidden / rows"),
+            ("4 * hidden / rows, 4 * batch * hidden / columns",
+             "4 * hidden / columns, 4 * batch * hidden / rows"),
         "These are whole arrays: a rank has 1/rows of up's outputs, and 1/columns of down's.":
             ("hidden / rows", "hidden", "hidden / columns", "hidden"),
         "up has 4 x hidden outputs.": ("* 4 * hidden", "* hidden"),

@@ -77,13 +77,12 @@ class RankExercise(FunctionExercise):
             ranks=self.ranks, uses=answers, what=", ".join(names) or self.right.__name__,
             remedy=self.remedy,
         )  # fmt: skip
-        of_functions = zip(*rows, strict=True)  # for each the lists of the ranks, which have a row per case
-        self.expected, *found = [
+        self.expected, *found = [  # rows has, for each rank, a list per function of a row per case
             [
                 self.gather([row for row in of_ranks if row is not None])
                 for of_ranks in zip(*each, strict=True)
             ]
-            for each in of_functions
+            for each in zip(*rows, strict=True)
         ]
         if mistakes:
             sentences = (sentence for sentence, _ in self.mistakes)
