@@ -85,8 +85,8 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().ravel() for p in whole])
 
 
-def five_steps(comm: "MPI.Comm", function: Callable) -> dict:
-    """Return how five steps compare with plain Adam, with equal gradients on all ranks."""
+def steps_with_equal_gradients(comm: "MPI.Comm", function: Callable) -> dict:
+    """Return how three steps compare with plain Adam, with equal gradients on all ranks."""
     torch.manual_seed(1)  # the same weights and the same (averaged) gradients on all ranks
     model, rate = ResidualMLP(6, 16, image_size=4), 0.02
     plain = copy.deepcopy(model)
@@ -97,7 +97,7 @@ def five_steps(comm: "MPI.Comm", function: Callable) -> dict:
             pass
         case _:
             return {"kind": kind(answer)}
-    for number in range(5):
+    for number in range(3):
         for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
             theirs.grad = torch.randn_like(theirs)
             ours.grad = theirs.grad.clone()
@@ -139,7 +139,7 @@ def steps_of_all(rows: list[dict]) -> dict[str, object]:
 check_zero1 = RankExercise(
     zero1,
     [Case((), "Every parameter belongs to one rank, which updates it by Adam with the learning rate lr, and "
-              "broadcasts it.", call="5 steps on 3 ranks")],
+              "broadcasts it.", call="3 steps on 3 ranks")],
     {
         "A rank updates its own shard only, and the others must receive it. Broadcast each parameter from "
         "the rank that it belongs to.": ("return optimizer, step", "return optimizer, optimizer.step"),
@@ -160,9 +160,9 @@ check_zero1 = RankExercise(
              "numbers.index(min(numbers))", "0",
              "        optimizer.step()", "        rank == 0 and optimizer.step()"),
     },
-    passed="after 5 steps on 3 ranks the weights are those of plain Adam, and each rank has a third of its "
+    passed="after 3 steps on 3 ranks the weights are those of plain Adam, and each rank has a third of its "
            "state.",
-    observe=five_steps, gather=steps_of_all, start=on_ranks, ranks=3,
+    observe=steps_with_equal_gradients, gather=steps_of_all, start=on_ranks, ranks=3,
 )
 # fmt: on
 

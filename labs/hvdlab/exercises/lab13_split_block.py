@@ -67,8 +67,11 @@ def f_and_g():
 
 def values_and_gradients(comm: "MPI.Comm", function: Callable) -> dict[str, object]:
     """Return the results of f and g for 10^rank, and for a gradient of 10^rank."""
-    f, g = function()
-    row, mine = {}, 10.0**comm.rank
+    pair = function()
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        return {"What f_and_g returns": kind(pair)}
+    f, g = pair
+    row, mine = {"What f_and_g returns": "(f, g)"}, 10.0**comm.rank
 
     def value(tensor: torch.Tensor | None) -> object:
         """Return the number that all entries have, the list of them if they differ, or None."""
@@ -95,6 +98,8 @@ check_f_and_g = RankExercise(
               "in each of the two, and nothing else.",
           call="on ranks 0 and 1, where x and the gradient of the result are 1 and 10,")],
     {
+        "Return both functions: return f, g.":
+            [("return Copy.apply, Reduce.apply", "pass"), (", Reduce.apply", "")],
         "f and g are exchanged: return f, g.": ("Copy.apply, Reduce.apply", "Reduce.apply, Copy.apply"),
         "f's forward pass all-reduces. It must return x unchanged, because every rank has it already.":
             ("x.view_as(x)", "summed(x)"),

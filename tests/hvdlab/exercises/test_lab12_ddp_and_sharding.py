@@ -1,14 +1,12 @@
 """Unusual answers of lab 12, and what its right answers must agree with; see also test_every_exercise.py."""
 
-import ast
-import importlib.util
 import re
 
 import forked_ranks
 import pytest
 import torch
+from lab_functions import lab_functions
 
-from hvdlab.course.experiment import LABS
 from hvdlab.exercises import NotYet, lab12_sharding
 from hvdlab.exercises import lab12_ddp_and_sharding as exercises
 from hvdlab.exercises.harness import gloo_ranks
@@ -91,13 +89,7 @@ def test_shards_on_the_processor_where_pytorch_is_built_for_gpus(
     forked, tmp_path, monkeypatch, capsys
 ):
     """Such a PyTorch says "cuda" also where there is no GPU. The two functions are those of the lab."""
-    lab = ast.parse((LABS / "12_ddp_and_sharding.py").read_text())
-    both = [n for n in lab.body if getattr(n, "name", "") in ("faulty_shard", "shard")]
-    path = tmp_path / "shards.py"
-    path.write_text("\n\n".join(map(ast.unparse, both)))
-    spec = importlib.util.spec_from_file_location("shards", path)
-    shards = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(shards)
+    shards = lab_functions("12_ddp_and_sharding.py", tmp_path, "faulty_shard", "shard")
     cuda = torch.device("cuda")
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda check=False: cuda)
     with pytest.raises(NotYet, match="The weights do not move: .* Create the optimizer after"):

@@ -71,7 +71,7 @@ class RankExercise(FunctionExercise):
 
     def run(self, *answers: Callable, mistakes: bool = False) -> list[list[dict]]:
         """Return what learner's functions give in each case; set `expected`, and `wrong` with `mistakes`."""
-        names = [answer.__name__ for answer in answers]
+        names = [getattr(answer, "__name__", "your function") for answer in answers]
         rows = self.start(
             answers_on_rank, self.right.__module__, self.__name__, names, mistakes,
             ranks=self.ranks, uses=answers, what=", ".join(names) or self.right.__name__,
