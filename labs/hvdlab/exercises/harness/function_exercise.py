@@ -241,7 +241,10 @@ class FunctionExercise:
             return answer is other
         if isinstance(answer, bool | str) or isinstance(other, bool | str):
             return answer == other
-        return equal(answer, other, self.rtol, self.atol)
+        try:
+            return equal(answer, other, self.rtol, self.atol)
+        except (TypeError, ValueError):  # texts, None, or lists of unequal lengths
+            return answer == other
 
     def message(self, case: Case, name: str, given: list[dict | None]) -> str:
         """Return what is wrong with a value in a case.
@@ -259,9 +262,9 @@ class FunctionExercise:
         arrays = isinstance(value, np.ndarray) and isinstance(expected, np.ndarray)
         if arrays and value.shape != expected.shape and self.same(value.ravel(), expected.ravel()):
             named = f"The numbers are right, and their shape must be {expected.shape}."
-        if np.asarray(value).size > MAX_SHOWN_NUMBERS:
+        if isinstance(value, np.ndarray | list) and count(value) > MAX_SHOWN_NUMBERS:
             return f"{called} is wrong. {named}".strip()
-        return f"{called} is {shown(value)}, expected {shown(expected)}. {named}".strip()
+        return f"{called} is {told(value)}, expected {told(expected)}. {named}".strip()
 
     def call(self, case: Case) -> str:
         """Return a case as a call, with the names of the parameters."""
@@ -294,6 +297,18 @@ def several(*names: str) -> Callable:
         }
 
     return observe
+
+
+def count(values: object) -> int:
+    """Return how many numbers or texts are in an array or in lists of lists."""
+    return sum(map(count, values)) if isinstance(values, list) else np.size(values)
+
+
+def told(value: object) -> str:
+    """Return a value as a learner reads it: numbers rounded, texts without quotes."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(told, value))}]"
+    return value if isinstance(value, str) else shown(value)
 
 
 def argument(value: object) -> str:
