@@ -21,7 +21,8 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import ParamSpec
 
 import numpy as np
@@ -54,16 +55,23 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @functools.wraps(check)
     def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        try:
+        with no_other_error():
             check(*arguments, **options)
-        except (HvdlabError, NotImplementedError):
-            raise
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
         record_solved(lab, check.__name__, arguments[0] if by_case else None)
 
     return checked
+
+
+@contextmanager
+def no_other_error() -> Iterator[None]:
+    """Turn an error of a check, which did not expect such an answer, into NotYet."""
+    try:
+        yield
+    except (HvdlabError, NotImplementedError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
 
 
 def record_solved(lab: int, check: str, case: int | None = None) -> None:
@@ -128,12 +136,25 @@ def call_unchanged(function: Callable, *arguments: object, name: str | None = No
     before = copy.deepcopy(arguments)
     answer = call(function, *arguments, name=name)
     for old, new in zip(before, arguments, strict=True):
-        if not np.array_equal(old, new, equal_nan=True):
+        if not unchanged(old, new):
             raise NotYet(
-                f"{name} changes what it is given: {old} is {new} afterwards. The caller still needs it, so "
-                "work on a copy."
+                f"{name} changes what it is given: {received(old)} is {received(new)} afterwards. The caller "
+                "still needs it, so work on a copy."
             )
     return answer
+
+
+def unchanged(old: object, new: object) -> bool:
+    """Return whether two arguments are equal: arrays, numbers, or lists of anything."""
+    try:
+        if bool(old == new):
+            return True
+    except (ValueError, RuntimeError):  # of arrays: more than one comparison
+        pass
+    try:
+        return np.array_equal(old, new, equal_nan=True)
+    except TypeError:  # they contain other objects than numbers
+        return False
 
 
 def numbers(
@@ -236,10 +257,10 @@ def shown(values: object) -> str:
     """Return numbers as text for a message: four significant digits, or more for large whole numbers.
 
     Args:
-        values: A number, an array or a tuple of numbers, or None.
+        values: A number, an array or a tuple of numbers, a text, or None.
     """
-    if values is None or isinstance(values, bool):
-        return str(values)
+    if values is None or isinstance(values, bool | str):
+        return repr(values)
     if isinstance(values, tuple):
         return f"({', '.join(map(shown, values))})"
     if np.ndim(values):

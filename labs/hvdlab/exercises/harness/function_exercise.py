@@ -76,8 +76,8 @@ class FunctionExercise:
             array of any shape; bool: True or False. Default: one number.
         meaning: what the numbers are, for the message about another shape, for example "of seconds".
         observe: called with a function and the arguments of a case; returns what is compared: one value as
-            above, or a dict of values with a name each, which are compared in order. Default: the result of
-            the function, which must leave its arguments unchanged.
+            above, or a dict of values with a name each, which are compared in order. None is a value, too.
+            Default: the result of the function, which must leave its arguments unchanged.
         on_ranks: `observe` runs the function on several ranks, in processes of their own. Default: here.
         rtol: relative tolerance.
         atol: absolute tolerance.
@@ -223,7 +223,7 @@ class FunctionExercise:
 
     def same(self, answer: object, other: object) -> bool:
         """Return whether two values are equal, within the tolerances."""
-        if isinstance(answer, bool | str) or isinstance(other, bool | str):
+        if any(isinstance(each, bool | str | None) for each in (answer, other)):
             return answer == other
         return equal(answer, other, self.rtol, self.atol)
 
