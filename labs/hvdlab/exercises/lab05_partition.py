@@ -57,12 +57,12 @@ check_partition = FunctionExercise(
         ("random", "Each rank draws n // size of all n images, with replacement."),
     )],
     {
-        "Take every size-th image of the permutation, beginning with the rank: order[rank::size]. Yours gives "
-        "all ranks the same images.":
+        "Take every size-th image of the permutation, beginning with the rank: order[rank::size]. Yours "
+        "gives all ranks the same images.":
             [("order[rank::size]", "order[: n // size]"),
              ("permutation(n)[rank::size]", "permutation(n)[: n // size]")],
         "All ranks must split the same permutation, so its seed must not contain the rank.":
-            [("order = np.random.default_rng([seed, epoch])", "order = np.random.default_rng([seed, epoch, rank])"),
+            [("order = np.random.default_rng([seed, epoch", "order = np.random.default_rng([seed, epoch, rank"),
              ("default_rng(seed)", "default_rng([seed, rank])")],
         "The permutation must depend on the epoch: default_rng([seed, epoch]).":
             ("default_rng([seed, epoch]).permutation(n)", "default_rng([seed, 1]).permutation(n)"),
@@ -144,7 +144,8 @@ check_fuse = FunctionExercise(
     ],
     {
         "A message may have exactly the threshold: <=, and not <.": ("<=", "<"),
-        "Add up all sizes of the message, and not only the last one.": ("sum(messages[-1])", "messages[-1][-1]"),
+        "Add up all sizes of the message, and not only the last one.":
+            ("sum(messages[-1])", "messages[-1][-1]"),
         "Compare the size of the whole message with the threshold, and not that of the new gradient.":
             ("sum(messages[-1]) + size", "size"),
         "All gradients are in one message: one that does not fit must begin a new message.":
@@ -153,7 +154,7 @@ check_fuse = FunctionExercise(
         "Look only at the last message: an earlier one has already been sent.": first_fit,
         "The first message is empty: begin with no message at all.": ("messages = []", "messages = [[]]"),
     },
-    passed="gradients join the last message while they fit, and a gradient that does not fit begins a new one.",
+    passed="gradients join the last message while they fit, and one that does not fit begins a new one.",
     observe=messages,
 )
 # fmt: on

@@ -26,8 +26,8 @@ def variables(torchrun_variables: Callable, *arguments: int) -> dict[str, float]
         )
     if texts := [name for name in NAMES if isinstance(answer[name], str)]:
         raise NotYet(
-            f"{texts[0]} is the text {answer[texts[0]]!r}. In the environment it is a text, but here return a "
-            "whole number."
+            f"{texts[0]} is the text {answer[texts[0]]!r}. In the environment it is a text, but here return "
+            "a whole number."
         )
     return {f"{name} in": number(answer[name], name) for name in NAMES}
 
@@ -96,8 +96,8 @@ check_shard_indices = FunctionExercise(
         "The order is not permuted: use torch.randperm with the generator.":
             ("torch.randperm(n, generator=generator).tolist()", "list(range(n))"),
     },
-    passed="your indices are those of DistributedSampler. All ranks compute the same order without a message, "
-    "and each takes every size-th index of it.",
+    passed="your indices are those of DistributedSampler. All ranks compute the same order without a message, and "
+    "each takes every size-th index of it.",
     shape=None, meaning="(a list of indices)",
 )
 # fmt: on
