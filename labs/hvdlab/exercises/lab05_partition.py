@@ -62,7 +62,7 @@ check_partition = FunctionExercise(
             [("order[rank::size]", "order[: n // size]"),
              ("permutation(n)[rank::size]", "permutation(n)[: n // size]")],
         "All ranks must split the same permutation, so its seed must not contain the rank.":
-            [("order = np.random.default_rng([seed, epoch", "order = np.random.default_rng([seed, epoch, rank"),
+            [("[seed, epoch])", "[seed, epoch, rank])"),
              ("default_rng(seed)", "default_rng([seed, rank])")],
         "The permutation must depend on the epoch: default_rng([seed, epoch]).":
             ("default_rng([seed, epoch]).permutation(n)", "default_rng([seed, 1]).permutation(n)"),

@@ -96,8 +96,8 @@ check_shard_indices = FunctionExercise(
         "The order is not permuted: use torch.randperm with the generator.":
             ("torch.randperm(n, generator=generator).tolist()", "list(range(n))"),
     },
-    passed="your indices are those of DistributedSampler. All ranks compute the same order without a message, and "
-    "each takes every size-th index of it.",
+    passed="your indices are those of DistributedSampler. All ranks compute the same order without a "
+    "message, and each takes every size-th index of it.",
     shape=None, meaning="(a list of indices)",
 )
 # fmt: on
