@@ -330,8 +330,8 @@ def choose_gpu(script: str | Path, way: str, library: Library) -> dict:
         uses = "the processor" if found["model"] is None else f"GPU {found['model']}"
         raise NotYet(
             f"on a machine with four GPUs local rank 1 uses {uses}, and not GPU 1. Choose the device by {way}. "
-            f"{library.rank} would be wrong, too: it counts over all machines, so that rank 4 on the second "
-            "machine would look for a fifth GPU."
+            f"{library.rank} would be wrong, too: it counts over all machines, so that rank 4 on the "
+            "second machine would look for a fifth GPU."
         )
     return found
 

@@ -17,6 +17,7 @@ HVDLAB_LOCAL_RANKS="0 1 0 1" gives other local ranks: here two machines with two
     gpu.json        with HVDLAB_PRETENDED_GPUS: see `pretended_gpus`
 
 With HVDLAB_KILL_AFTER=E the last rank is killed as soon as it has recorded epoch E.
+With HVDLAB_FIRST_RANK=F torch.distributed tells the script the ranks F, F + 1, ..., as on a further machine.
 With HVDLAB_SLOW_LOADING=S each call of load_fashion_mnist takes S seconds longer, like a download, so that
 ranks that load at the same time can be told from ranks that wait for each other.
 """

@@ -5,6 +5,7 @@ whatever style the script is written.
 """
 
 import json
+import os
 import sys
 import time
 import zlib
@@ -35,7 +36,10 @@ def write_process_group() -> None:
     """Write rank, size and backend to process_group.json if torch.distributed is initialised."""
     dist = sys.modules.get("torch.distributed")
     if dist and dist.is_available() and dist.is_initialized():
-        group = {"rank": dist.get_rank(), "size": dist.get_world_size()}
+        group = {
+            "rank": dist.distributed_c10d.get_rank(),
+            "size": dist.distributed_c10d.get_world_size(),
+        }
         write(PROCESS_GROUP, {**group, "backend": dist.get_backend()})
 
 
@@ -51,7 +55,10 @@ def before(module: object, name: str, first: Callable) -> None:
 
 
 def watch_process_group(script: str) -> None:
-    """Write the process group before it is destroyed, and the lines of the script that broadcast."""
+    """Write the process group before it is destroyed, and the lines of the script that broadcast.
+
+    With HVDLAB_FIRST_RANK=F the script is told the ranks F, F + 1, ... PyTorch itself uses the real ones.
+    """
     import torch.distributed as dist
 
     lines = []
@@ -67,6 +74,18 @@ def watch_process_group(script: str) -> None:
     for name in ("broadcast", "broadcast_object_list", "scatter_object_list"):
         before(dist, name, write_line)
     before(dist, "destroy_process_group", lambda *arguments, **options: write_process_group())
+    if first := int(os.environ.get("HVDLAB_FIRST_RANK", 0)):
+        connect = dist.init_process_group
+
+        def connect_and_pretend(*arguments: object, **options: object) -> None:
+            connect(*arguments, **options)
+            for name in ("RANK", "WORLD_SIZE"):
+                os.environ[name] = str(int(os.environ[name]) + first)
+
+        for name in ("get_rank", "get_world_size"):
+            real = getattr(dist, name)
+            setattr(dist, name, lambda group=None, real=real: real(group) + first * (group is None))
+        dist.init_process_group = connect_and_pretend
 
 
 def watch_training() -> None:

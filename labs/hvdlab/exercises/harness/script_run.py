@@ -232,7 +232,6 @@ def watch(
             timeout=limit + START,
             show=False,
             launcher=launcher,
-            force=True,  # the ranks of a check are small
             **{**options, **variables},
         )
     except launch.LaunchError as error:
