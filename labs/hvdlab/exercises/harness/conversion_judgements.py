@@ -138,7 +138,7 @@ def check_combined_metrics(run: Watched, before: str, library: Library = HOROVOD
             sums = [last[rank][name] * len(run.evaluated(rank)) for rank in range(2)]
             if name != "loss" and sums[0] and abs(sums[0] - sums[1]) < 1e-3:
                 raise NotYet(
-                    f"{name}: both ranks have the same sum, and divide it by the number of their own images. "
+                    f"{name}: both ranks have the same sum and divide it by the number of their own images: "
                     + _add_both(library)
                 )
             raise NotYet(
@@ -329,9 +329,9 @@ def choose_gpu(script: str | Path, way: str, library: Library) -> dict:
     if found["model"] != 1:
         uses = "the processor" if found["model"] is None else f"GPU {found['model']}"
         raise NotYet(
-            f"on a machine with four GPUs local rank 1 uses {uses}, and not GPU 1. Choose the device by {way}. "
-            f"{library.rank} would be wrong, too: it counts over all machines, so that rank 4 on the "
-            "second machine would look for a fifth GPU."
+            f"on a machine with four GPUs local rank 1 uses {uses}, not GPU 1. Choose the device by {way}. "
+            f"{library.rank} would be wrong, too: it counts over all machines, and rank 4, the first one on "
+            "the second machine, would look for a fifth GPU."
         )
     return found
 

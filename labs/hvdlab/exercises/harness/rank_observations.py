@@ -80,6 +80,9 @@ def watch_process_group(script: str) -> None:
         def connect_and_pretend(*arguments: object, **options: object) -> None:
             connect(*arguments, **options)
             for name in ("RANK", "WORLD_SIZE"):
+                os.environ[f"OMPI_COMM_WORLD_{name.removeprefix('WORLD_')}"] = os.environ[
+                    name
+                ]  # for records
                 os.environ[name] = str(int(os.environ[name]) + first)
 
         for name in ("get_rank", "get_world_size"):
