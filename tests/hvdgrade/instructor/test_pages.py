@@ -30,7 +30,11 @@ def options_of(program: str, command: str) -> set[str]:
     else:
         assert command in hvdgrade.COMMANDS
         importlib.import_module(f"hvdgrade.{command}.command").add_arguments(parser)
-    return set(parser._option_string_actions)
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):  # as of `hvdgrade certificate make`
+            found = found.union(*(each._option_string_actions for each in action.choices.values()))
+    return found
 
 
 def commands() -> list[tuple[str, str]]:
