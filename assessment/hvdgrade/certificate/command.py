@@ -1,7 +1,7 @@
 """Make a certificate (PDF) for a result that passed, and verify certificates.
 
-A certificate is signed with a private key that the school keeps. Whoever receives one can verify it with the
-public key, which the school publishes. Only certify results of submissions that you graded yourself.
+A certificate is signed with a private key that the school keeps. Any user who has the file can verify it with
+the public key, which the school publishes. Only certify results of submissions that you graded yourself.
 """
 
 import argparse

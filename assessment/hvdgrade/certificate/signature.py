@@ -55,7 +55,7 @@ class Signed:
 
 
 def write_keys(path: Path) -> Path:
-    """Write a new private key, and the public key to a file beside it; return the path of the latter.
+    """Write a new private key, and the public key to FILE.pub; return the path of the public key.
 
     Raises:
         BadKey: one of the files exists, or cannot be written.
