@@ -65,8 +65,8 @@ class FunctionExercise:
     """The check of an exercise in which a learner writes a function.
 
     The check calls the learner's function on the cases in order. At the first wrong answer it shows the case,
-    the answer, the right answer, and the mistake that gives the learner's answers in all cases. If there is none,
-    it shows a mistake that gives the same answers up to here, and says that this is a guess.
+    the answer, the right answer, and the mistake that gives the learner's answers in all cases. If there is
+    none, it shows a mistake that gives the same answers up to here, and says that this is a guess.
 
     Args:
         right: the right function. Its name is the name of the exercise, and of the parameter of the check.
