@@ -12,7 +12,6 @@ from hvdgrade.submission.review import review
 from hvdlab.hints import hints, read
 from hvdlab.script_analysis.legacy_keras import failing_callback
 from hvdlab.script_analysis.script import Script, Unreadable
-from tests.helpers import submissions
 
 ASSESSMENT = Path(__file__).parents[3] / "assessment"
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -535,7 +534,7 @@ def test_names_from_horovod_itself_are_followed():
     ],
 )
 def test_the_broken_submissions_get_hints_that_fit(name, expected):
-    source = submissions.source(name).encode()
+    source = (FIXTURES / "submissions" / name / "assessment.py").read_bytes()
     assert topics(source) == expected
 
 
