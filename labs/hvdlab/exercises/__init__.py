@@ -21,8 +21,7 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import ParamSpec
 
 import numpy as np
@@ -55,23 +54,16 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @functools.wraps(check)
     def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        with no_other_error():
+        try:
             check(*arguments, **options)
+        except (HvdlabError, NotImplementedError):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
         record_solved(lab, check.__name__, arguments[0] if by_case else None)
 
     return checked
-
-
-@contextmanager
-def no_other_error() -> Iterator[None]:
-    """Turn an error of a check, which did not expect such an answer, into NotYet."""
-    try:
-        yield
-    except (HvdlabError, NotImplementedError):
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
 
 
 def record_solved(lab: int, check: str, case: int | None = None) -> None:
