@@ -17,6 +17,7 @@ import numpy as np
 HOROVOD, PROCESS_GROUP, LOADING = "horovod.json", "process_group.json", "loading.json"
 BROADCASTS, EVALUATED, TRAINED = "broadcasts.json", "evaluated.json", "trained.json"
 PIXELS = 28 * 28  # of an image
+_evaluated: set[int] = set()  # checksums
 
 
 def write(name: str, value: dict | list) -> None:
@@ -119,7 +120,12 @@ def watch_training() -> None:
 
     def evaluate(module: object, inputs: tuple) -> None:
         images = inputs[0] if inputs else None
-        if not torch.is_grad_enabled() and isinstance(images, torch.Tensor) and len(images):
+        if (
+            not torch.is_grad_enabled()
+            and isinstance(images, torch.Tensor)
+            and images.ndim
+            and len(images)
+        ):
             write_evaluated(images.cpu().numpy())
 
     functional.cross_entropy = observed
@@ -138,11 +144,11 @@ def watch_keras() -> None:
     before(keras.Model, "evaluate", evaluate)
 
 
-def write_evaluated(images: np.ndarray, known: set = set()) -> None:  # noqa: B006  the same one in all calls
+def write_evaluated(images: np.ndarray) -> None:
     """Write the checksums of all images that this rank has evaluated; what is no image is left out."""
     if images[0].size == PIXELS:
-        known.update(zlib.crc32(np.ascontiguousarray(image).tobytes()) for image in images)
-        write(EVALUATED, sorted(known))
+        _evaluated.update(zlib.crc32(np.ascontiguousarray(image).tobytes()) for image in images)
+        write(EVALUATED, sorted(_evaluated))
 
 
 def slow_loading(seconds: float) -> None:

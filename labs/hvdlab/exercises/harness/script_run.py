@@ -158,13 +158,13 @@ class Watched:
 
     def lonely_broadcast(self) -> str:
         """Return a sentence about a broadcast of torch.distributed that not all ranks called, or ""."""
-        lines = [set(self._left(rank, BROADCASTS) or []) for rank in range(self.ranks)]
-        lonely = set.union(*lines) - set.intersection(*lines)
-        if not lonely:
+        lines = [self._left(rank, BROADCASTS) or [] for rank in range(self.ranks)]
+        most, least = max(lines, key=len), min(lines, key=len)
+        if len(most) == len(least):
             return ""
-        callers = [rank for rank in range(self.ranks) if min(lonely) in lines[rank]]
-        who = " and rank ".join(map(str, callers))
-        return f"only rank {who} runs {_quote(self, min(lonely))}. {COLLECTIVE}"
+        line = next((one for one in most if one not in least), most[-1])
+        who = " and rank ".join(str(rank) for rank in range(self.ranks) if line in lines[rank])
+        return f"only rank {who} runs {_quote(self, line)}. {COLLECTIVE}"
 
     def checkpoints(self, rank: int) -> list[str]:
         """Return the names of a rank's checkpoints, the latest last.
@@ -241,6 +241,17 @@ def watch(
 
 def _why(run: Watched, late: bool, limit: float, error: str) -> str:
     """Return the sentence that says where ranks hang, or which error ended one of them."""
+    errors = {}
+    for rank in range(run.ranks):
+        # PyTorch writes "[rank1]: " before the error of a rank that has a process group.
+        ends = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)"
+        if messages := re.findall(ends, run.printed(rank), re.M):
+            errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
+    # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
+    follow_up = re.compile("Horovod|shut down|UnknownError|gloo/transport|DistNetworkError|by peer")
+    if lonely := run.lonely_broadcast():
+        if all(map(follow_up.search, errors.values())):
+            return lonely
     if late:
         places = [f"rank {rank} {_stuck(run, rank)}" for rank in range(run.ranks)]
         return (
@@ -255,17 +266,6 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
         return (
             f"ranks wait for each other: {missing}. All must make the same calls in the same order."
         )
-    errors = {}
-    for rank in range(run.ranks):
-        # PyTorch writes "[rank1]: " before the error of a rank that has a process group.
-        ends = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)"
-        if messages := re.findall(ends, run.printed(rank), re.M):
-            errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
-    # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
-    follow_up = re.compile("Horovod|shut down|UnknownError|gloo/transport|DistNetworkError|by peer")
-    if lonely := run.lonely_broadcast():
-        if all(map(follow_up.search, errors.values())):
-            return lonely
     if errors:
         first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
         return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"
