@@ -5,13 +5,17 @@
 The children have the variables that torchrun would set, for `rendezvous`. Gloo connects them.
 """
 
+import json
 import multiprocessing
 import os
 import traceback
+from types import SimpleNamespace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from hvdlab.launch import LaunchError, function_on_ranks
 from hvdlab.system.free_port import free_port
 
 
@@ -51,6 +55,26 @@ def on_ranks(function, *arguments, ranks: int = 2, timeout: float = 60) -> list:
             raise answer
         assert good, answer
     return [answer for _, answer in answers]
+
+
+def call(function, *arguments, ranks: int, timeout: float, uses: tuple) -> list:
+    """Return what `hvdlab.launch.call` returns, within a second instead of five."""
+
+    import torch._dynamo  # noqa: F401  (otherwise each rank imports it with its first optimizer)
+    import torch.distributed.fsdp  # noqa: F401
+
+    def answer():
+        there = {"np": np}
+        for part in (*uses, function):
+            exec(function_on_ranks._source(part), there)
+        comm = SimpleNamespace(Barrier=lambda: None, rank=int(os.environ["RANK"]), size=ranks)
+        result = there[function.__name__](comm, *json.loads(json.dumps(arguments)))
+        return json.dumps(result, default=function_on_ranks._as_list)
+
+    try:
+        return [json.loads(row) for row in on_ranks(answer, ranks=ranks, timeout=300)]
+    except AssertionError as error:
+        raise LaunchError(str(error).strip().splitlines()[-1]) from None
 
 
 def _answer(pipe, variables, function, arguments):

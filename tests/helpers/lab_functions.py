@@ -1,22 +1,24 @@
-"""Load one function of a lab, with its solution, without running the lab."""
+"""Functions of a lab, without running the lab."""
 
 import ast
-from collections.abc import Callable
-from functools import cache
-
-import numpy as np
+import importlib.util
+from pathlib import Path
+from types import ModuleType
 
 from hvdlab.course.experiment import LABS
 
 
-@cache
-def solution(lab: int, name: str) -> Callable:
-    """Return the function of an exercise as the course solves it. It may use NumPy as `np`."""
-    (path,) = LABS.glob(f"{lab:02d}_*.py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    (found,) = (
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name
-    )
-    names = {"np": np}
-    exec(compile(ast.Module([found], []), path.name, "exec"), names)
-    return names[name]
+def lab_functions(lab: str, folder: Path, *names: str) -> ModuleType:
+    """Return a module with these functions of a lab, whose source can be read.
+
+    Args:
+        lab: the name of the lab's file.
+        folder: where the module is written.
+    """
+    body = ast.parse((LABS / lab).read_text()).body
+    path = folder / "functions.py"
+    path.write_text("\n\n".join(ast.unparse(n) for n in body if getattr(n, "name", "") in names))
+    spec = importlib.util.spec_from_file_location("functions", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

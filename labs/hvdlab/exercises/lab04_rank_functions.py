@@ -1,214 +1,169 @@
-"""Checks of lab 4: a message round a ring without deadlock, a data-parallel gradient, and counted bytes."""
+"""Exercises of lab 4: a message round a ring, a data-parallel gradient, and the bytes of an all-reduce."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, compare, exercise, number, right
-from hvdlab.exercises import call as call_here
-from hvdlab.launch import LaunchError, TimeUp, call
+from hvdlab.exercises.harness.counting_communicator import Counting
+from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
+from hvdlab.exercises.harness.mpi_ranks import on_ranks
+from hvdlab.exercises.harness.rank_exercise import RankExercise, kind
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-LIMIT_SECONDS = 20  # after which ranks that wait for each other are ended
+
+def first(comm: "MPI.Comm", ranks: int) -> "MPI.Comm | None":
+    """Return a communicator of the first so many ranks; None on the others."""
+    part = comm.Split(int(comm.rank < ranks), comm.rank)
+    return part if comm.rank < ranks else None
+
+
+def array_or_kind(result: object) -> list | str:
+    """Return the numbers of an array, and the kind of all else."""
+    return result.tolist() if isinstance(result, np.ndarray) else kind(result)
 
 
 # --- exercise 2 ------------------------------------------------------------------------------------
 
 
-@exercise
-def check_pass_right(pass_right: Callable, seconds: float = LIMIT_SECONDS) -> None:
-    """Demand the left neighbour's array on each of 3 and 4 ranks, with sends that wait for their receiver.
-
-    Args:
-        pass_right: The learner's `pass_right(comm, values)`.
-        seconds: How long the ranks may take.
-    """
-    for ranks in (3, 4):
-        rows = on_ranks(try_pass_right, pass_right, ranks, seconds)
-        for rank, row in enumerate(rows):
-            left, to_right = (rank - 1) % ranks, (rank + 1) % ranks
-            case = f"on {ranks} ranks, rank {rank}"
-            if row["result"] is None:
-                raise NotYet(f"{case} returns no array: `return` the array that you receive into.")
-            mistakes = {
-                "That is the array of the right neighbour: send to rank + 1, receive from rank - 1.":
-                    _values_of(to_right),
-                "That is the rank's own array: return the array that you receive into.":
-                    _values_of(rank),
-            }  # fmt: skip
-            received = np.array(row["result"], dtype=float)
-            compare(case, received, _values_of(left), mistakes, f"Rank {left} sent it.")
-            if row["receivers"] != [to_right]:
-                raise NotYet(f"{case} must send only to rank {to_right}, its right neighbour.")
-    right(
-        "every rank gets the array of its left neighbour, although each send waits for its receiver."
-    )
+def pass_right(comm, values):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(values)
+    if comm.rank % 2 == 0:
+        comm.Send(values, dest=right)
+        comm.Recv(received, source=left)
+    else:
+        comm.Recv(received, source=left)
+        comm.Send(values, dest=right)
+    return received
 
 
-def _values_of(rank: int) -> np.ndarray:
-    return np.array([10.0 * rank, 10.0 * rank + 1])
+def messages(comm: "MPI.Comm", function: Callable, ranks: int) -> dict | None:
+    if not (part := first(comm, ranks)):
+        return None
+    counting = Counting(part)
+    result = function(counting, np.array([10.0 * part.rank, 10.0 * part.rank + 1]))
+    return {"What the ranks return from": array_or_kind(result),
+            "The ranks to which each rank sends in": sorted(counting.receivers)}  # fmt: skip
 
 
-def try_pass_right(comm: "MPI.Comm", name: str) -> dict:
-    """Return, on a rank, what the learner's function returns and to which ranks it sent.
-
-    Args:
-        comm: The communicator of all ranks.
-        name: The name of the learner's function.
-    """
-    from hvdlab.exercises.harness.counting_communicator import Counting
-
-    counting = Counting(comm)
-    values = np.array([10.0 * comm.rank, 10.0 * comm.rank + 1])
-    result = globals()[name](counting, values)
-    is_array = isinstance(result, np.ndarray)
-    return {
-        "result": result.tolist() if is_array else None,
-        "receivers": sorted(counting.receivers),
-    }
-
+# fmt: off
+check_pass_right = RankExercise(
+    pass_right,
+    [Case((n,), f"Rank k has [10 k, 10 k + 1]. It sends to rank k + 1, and the last of the {n} ranks to rank "
+                "0.",
+          call=f"pass_right on {n} ranks") for n in (3, 4)],
+    {
+        "That is the array of the right neighbour: send to rank + 1, receive from rank - 1.":
+            ("right, left =", "left, right ="),
+        "That is the rank's own array: return the array that you receive into.":
+            ("return received", "return values"),
+        "Return the array that you receive into.": ("return received", "pass"),
+        "Each rank must send only to its right neighbour, and yours sends to all others.":
+            ("return received", "other = np.empty_like(values)\n"
+             "    for step in range(2, comm.size):\n"
+             "        to, of = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size\n"
+             "        comm.Sendrecv(values, dest=to, recvbuf=other, source=of)\n"
+             "    return received"),
+    },
+    passed="every rank gets the array of its left neighbour, although each send waits for its receiver.",
+    observe=messages, start=on_ranks, ranks=4,
+    remedy="If all ranks send before any rank receives, all wait: let the odd ranks receive first.",
+)
+# fmt: on
 
 # --- exercise 3 ------------------------------------------------------------------------------------
 
-EXAMPLES = [1.0, 2.0, 6.0, 3.0, 5.0, 13.0]  # their mean is 5; the pairs have the means 1.5, 4.5, 9
+
+def parallel_gradient(comm, gradient, batch):
+    shard = np.split(batch, comm.size)[comm.rank]
+    local = gradient(shard)
+    total = np.empty_like(local)
+    comm.Allreduce(local, total)
+    return total / comm.size
 
 
-@exercise
-def check_parallel_gradient(parallel_gradient: Callable, seconds: float = LIMIT_SECONDS) -> None:
-    """Demand the mean gradient of a batch of 6 on each of 3 ranks, each of which computes a shard of 2.
-
-    Args:
-        parallel_gradient: The learner's `parallel_gradient(comm, gradient, batch)`.
-        seconds: How long the ranks may take.
-    """
-    rows = on_ranks(try_parallel_gradient, parallel_gradient, 3, seconds)
-    used = [sorted(sum(row["used"], [])) for row in rows]
-    for rank, (row, indices) in enumerate(zip(rows, used, strict=True)):
-        case = f"for a batch of 6 examples on 3 ranks, rank {rank}"
-        if row["result"] is None:
-            raise NotYet(f"{case} returns no array: `return` the averaged gradient.")
-        if len(indices) == 6:
-            raise NotYet(
-                f"{case} computes the gradient of all 6 examples. Each rank computes only its shard of 2: "
-                "np.split(batch, comm.size)[comm.rank]."
-            )
-        if not indices:
-            raise NotYet(f"{case} never calls gradient(...): call it with the shard of this rank.")
-    if len({tuple(indices) for indices in used}) == 1:
-        raise NotYet(
-            f"all ranks compute the gradient of the same examples, numbers {used[0]}: choose the shard by "
-            "comm.rank."
-        )
-    if sorted(sum(used, [])) != list(range(6)):
-        raise NotYet(
-            f"the ranks compute the examples {used[0]}, {used[1]} and {used[2]}. Together they must compute "
-            "each of the examples 0 to 5 once."
-        )
-    local = [np.mean([EXAMPLES[i] for i in indices]) for indices in used]
-    for rank, row in enumerate(rows):
-        case = (
-            f"on 3 ranks with the local gradients {', '.join(f'{g:g}' for g in local)}, rank {rank}"
-        )
-        mistakes = {
-            "That is the sum over the ranks: divide it by comm.size.": np.array([sum(local)]),
-            "That is the gradient of this rank's own shard: combine it with comm.Allreduce.":
-                np.array([local[rank]]),
-            "It is divided twice by the number of ranks.": np.array([sum(local) / 9]),
-        }  # fmt: skip
-        answer = np.array(row["result"], dtype=float)
-        compare(case, answer, np.array([5.0]), mistakes, "It is the mean of the local gradients.")
-    right("each rank computes 2 of 6 examples, and all ranks hold the mean gradient of the 6.")
-
-
-def try_parallel_gradient(comm: "MPI.Comm", name: str) -> dict:
-    """Return, on a rank, the learner's gradient of six numbers, and which of them the rank used.
-
-    Args:
-        comm: The communicator of all ranks.
-        name: The name of the learner's function.
-    """
-    examples, used = np.array([1.0, 2.0, 6.0, 3.0, 5.0, 13.0]), []
+def used_and_returned(comm: "MPI.Comm", function: Callable, examples: tuple) -> dict:
+    used = []
 
     def gradient(indices: np.ndarray) -> np.ndarray:
-        used.append(np.asarray(indices).tolist())
-        return examples[indices].mean(keepdims=True)
+        used.extend(np.asarray(indices).tolist())
+        return np.array(examples)[indices].mean(keepdims=True)
 
-    result = globals()[name](comm, gradient, np.arange(6))
-    is_array = isinstance(result, np.ndarray)
-    return {"result": result.tolist() if is_array else None, "used": used}
+    return {"returned": function(comm, gradient, np.arange(len(examples))), "used": used}
 
 
-def on_ranks(
-    attempt: Callable,
-    function: Callable,
-    ranks: int,
-    seconds: float,
-    *arguments: object,
-    advice: str = "If all ranks send before any rank receives, all wait: let the odd ranks receive first.",
-) -> list:
-    """Return what `attempt` returns on each rank.
+def one_row(rows: list[dict]) -> dict:
+    used = [row["used"] for row in rows]
+    return {
+        "The number of examples whose gradient each rank computes in": list(map(len, used)),
+        "The numbers of the examples that the ranks compute together in": sorted(sum(used, [])),
+        "What the ranks return from": [
+            each[0] if isinstance(each := row["returned"], list) and len(each) == 1 else kind(each)
+            for row in rows
+        ],
+    }
 
-    Args:
-        attempt: Is called on each rank, with the communicator, the name of the function and `arguments`.
-        function: The learner's function.
-        ranks: The number of ranks.
-        seconds: The time limit; four times as long if the ranks have not started by then.
-        arguments: More arguments of `attempt`.
-        advice: What to do if the ranks wait for each other.
 
-    Raises:
-        NotYet: The function does not end well on these ranks.
-    """
-    name = getattr(function, "__name__", "your function")
-    for limit in (seconds, 4 * seconds):  # the longer one if ranks of a busy machine start slowly
-        try:
-            return call(attempt, name, *arguments, ranks=ranks, timeout=limit, uses=(function,))
-        except TimeUp as error:
-            where = str(error).partition(" s: ")[2]
-            if "did not start" not in where:  # the learner's function has run on all ranks
-                raise NotYet(
-                    f"deadlock: on {ranks} ranks nothing moved for {limit:g} s. "
-                    f"{where[:1].upper()}{where[1:]} {advice}"
-                ) from None
-        except LaunchError as error:
-            raise NotYet(str(error).replace(attempt.__name__, name, 1)) from None
-    raise NotYet(
-        f"not all {ranks} ranks have started within {limit:g} s, so nothing was checked: this machine is "
-        "too busy or too slow. Run the cell again."
-    )
-
+STRIDED = "np.split(batch, comm.size)[comm.rank]", "batch[comm.rank :: comm.size]"
+# fmt: off
+check_parallel_gradient = RankExercise(
+    parallel_gradient,
+    [Case(((1.0, 2.0, 6.0, 3.0, 5.0, 13.0),), call="parallel_gradient on 3 ranks",
+          reason="The batch has 6 examples, each rank computes the gradient of a shard of 2, and all return "
+          "the mean of the shards' gradients.")],
+    {
+        "That is the sum over the ranks: divide it by comm.size.": (" / comm.size", ""),
+        "That is the gradient of this rank's own shard: combine it with comm.Allreduce.":
+            [("total / comm.size", "local"), (*STRIDED, "total / comm.size", "local")],
+        "It is divided twice by the number of ranks.": ("/ comm.size", "/ comm.size**2"),
+        "All ranks compute the gradient of the same examples: choose the shard by comm.rank.":
+            ("[comm.rank]", "[0]"),
+        "Each rank computes only its shard of 2 examples, np.split(batch, comm.size)[comm.rank], and yours "
+        "computes the gradient of all 6.": ("np.split(batch, comm.size)[comm.rank]", "batch"),
+        "A rank never calls gradient(...): call it with the shard of this rank.":
+            ("gradient(shard)", "shard.mean(keepdims=True)"),
+        "`return` the averaged gradient.": ("return total / comm.size", "pass"),
+    },
+    passed="each rank computes 2 of 6 examples, and all ranks hold the mean gradient of the 6.",
+    observe=used_and_returned, gather=one_row, start=on_ranks, ranks=3,
+)
+# fmt: on
 
 # --- exercise 6 ------------------------------------------------------------------------------------
 
 
-@exercise
-def check_busiest_bytes(busiest_bytes: Callable) -> None:
-    """Demand the bytes in and out of the busiest rank for three all-reduces of a power of two of ranks.
+def busiest_bytes(algorithm, ranks, size):
+    arrays = {
+        "naive": 2 * (ranks - 1),
+        "tree": 2 * np.log2(ranks),
+        "ring": 4 * (ranks - 1) / ranks,
+    }
+    return arrays[algorithm] * size
 
-    Args:
-        busiest_bytes: The learner's `busiest_bytes(algorithm, ranks, size)`.
-    """
-    size, name = 1000, "busiest_bytes"
-    for ranks in (2, 4, 8):
-        arrays = {"naive": 2 * (ranks - 1), "tree": 2 * np.log2(ranks), "ring": 4 * (1 - 1 / ranks)}
-        for algorithm, expected in arrays.items():
-            case = f'{name}("{algorithm}", {ranks}, {size})'
-            answer = number(call_here(busiest_bytes, algorithm, ranks, size, name=name), case)
-            mistakes = {
-                "That is what the rank sends. Add what it receives, which is as much.":
-                    expected * size / 2,
-                "That is the number of arrays: multiply it by the size of one.": expected,
-            }  # fmt: skip
-            why = {
-                "naive": f"The root receives {ranks - 1} arrays and sends {ranks - 1}.",
-                "tree": f"The root receives {np.log2(ranks):g} arrays on the way up and sends as many.",
-                "ring": f"A rank sends {2 * (ranks - 1)} chunks of 1/{ranks} of the array, and receives "
-                "as many.",
-            }
-            compare(case, answer, expected * size, mistakes, why[algorithm])
-    right(
-        "on 2 ranks all three move 2 arrays through the busiest rank; from 4 ranks on the ring moves fewest."
-    )
+
+# fmt: off
+check_busiest_bytes = FunctionExercise(
+    busiest_bytes,
+    [Case((algorithm, ranks, 1000), why) for ranks, log in ((2, 1), (4, 2), (8, 3)) for algorithm, why in (
+        ("naive", f"The root receives {ranks - 1} arrays and sends {ranks - 1}."),
+        ("tree", f"The root receives {log} arrays on the way up and sends as many."),
+        ("ring", f"A rank sends {2 * (ranks - 1)} chunks of 1/{ranks} of the array, and receives as many."))],
+    {
+        "That is what the rank sends. Add what it receives, which is as much.": ("* size", "/ 2 * size"),
+        "That is the number of arrays: multiply it by the size of one.": (" * size", ""),
+        "In a tree the root receives one array per level, log2(ranks) arrays, and sends as many.":
+            ("np.log2(ranks)", "(ranks - 1)"),
+        "In the naive algorithm the root receives an array from each other rank, ranks - 1 arrays, and sends "
+        "as many.": ('"naive": 2 * (ranks - 1)', '"naive": 2 * np.log2(ranks)'),
+        "A rank of the ring sends chunks of 1/ranks of the array, and yours sends whole arrays.":
+            ("(ranks - 1) / ranks", "(ranks - 1)"),
+        "A rank of the ring sends in two phases, ranks - 1 chunks in each.": ("4 * (ranks", "2 * (ranks"),
+    },
+    passed="on 2 ranks all three move 2 arrays through the busiest rank; from 4 ranks on the ring moves "
+           "fewest.",
+    meaning="of bytes",
+)
+# fmt: on

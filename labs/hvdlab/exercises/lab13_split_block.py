@@ -1,16 +1,18 @@
-"""Checks of lab 13, exercises 4 and 5: compare a split block with the serial one, and name its mistake."""
+"""Exercises 3 to 5 of lab 13: f and g, a block split among ranks, and the mistakes in wrong ones."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 from hvdlab.exercises import NotYet, exercise, right
+from hvdlab.exercises.harness.function_exercise import Case
 from hvdlab.exercises.harness.gloo_ranks import on_ranks
+from hvdlab.exercises.harness.rank_exercise import RankExercise, kind
+from hvdlab.torch.lab_networks import Block
 
 if TYPE_CHECKING:
-    import torch
     from mpi4py import MPI
-
-CLOSE = 1e-9  # the checks compute in double precision
 
 # From the name of a mistake to what a comparison with the serial block shows.
 MISTAKES = {
@@ -18,47 +20,195 @@ MISTAKES = {
     "partial sums": "every rank continues with its own part of the sum: their outputs differ",
     "no f": "outputs are right, but each rank has only its part of the gradient of what comes before",
     "f before the norm": "outputs are right, but the norm's own gradients are only parts",
-    "all-reduce in g's backward pass": "outputs are right and all ranks agree, but gradients are N times "
-    "too large",
+    "all-reduce in g's backward pass": "outputs are right and all ranks agree, but gradients are N times too "
+    "large",
 }
 
 
-@exercise
-def check_block(block: Callable, part_of: Callable, f_and_g: Callable) -> None:
-    """Demand the serial block's output and gradients on 2 ranks, with one f and one g.
+def part_of(weights, rank, ranks):
+    part = dict(weights)  # the norm and the bias of down stay whole
+    for name, dim in (("up.weight", 0), ("up.bias", 0), ("down.weight", 1)):
+        part[name] = weights[name].chunk(ranks, dim)[rank]
+    return part
 
-    Args:
-        block: The learner's `block(x, part, f, g)`.
-        part_of: The learner's function of exercise 2.
-        f_and_g: The learner's function of exercise 3.
-    """
-    rows = _try_blocks([block], part_of, f_and_g)[0]
-    if problem := _unusable(rows):
-        raise NotYet(problem)
-    mistake, symptom = _mistake(rows)
-    if mistake:
-        raise NotYet(f"{mistake}: {symptom}.")
-    if [rows[0]["f"], rows[0]["g"]] != [1, 1]:
-        raise NotYet(
-            f"outputs and gradients are right, but f is called {rows[0]['f']} times and g {rows[0]['g']} "
-            "times: call each once, for one all-reduce forward and one backward."
-        )
-    right(
-        "output and all gradients as in the serial block, with one all-reduce forward and one backward."
+
+# --- exercise 3: f and g ---------------------------------------------------------------------------
+
+
+def f_and_g():
+    import torch
+    import torch.distributed as dist
+
+    def summed(tensor):
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(tensor)
+        return tensor
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return summed(gradient)
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return summed(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    return Copy.apply, Reduce.apply
+
+
+def values_and_gradients(comm: "MPI.Comm", function: Callable) -> dict[str, object]:
+    """Return the results of f and g for 10^rank, and for a gradient of 10^rank."""
+    pair = function()
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        return {"What f_and_g returns": kind(pair)}
+    f, g = pair
+    row, mine = {"What f_and_g returns": "(f, g)"}, 10.0**comm.rank
+
+    def value(tensor: torch.Tensor | None) -> object:
+        """Return the number that all entries have, the list of them if they differ, or None."""
+        numbers = [] if tensor is None else sorted(set(tensor.flatten().tolist()))
+        return numbers[0] if len(numbers) == 1 else numbers or None
+
+    for key, one in (("f", f), ("g", g), ("x -> f(x) + x", lambda x: f(x) + x)):
+        x = torch.full((2, 3), mine, requires_grad=True)
+        inner = x * 1.0
+        y = one(inner)
+        row[f"What {key} returns"] = value(y)
+        row[f"x after {key}"] = value(inner)
+        # The gradient of a plain sum has strides of 0; that of a weighted one is shared by two summands.
+        loss = (y * torch.ones(2, 3)).sum() if "+" in key else y.sum()
+        (loss * mine).backward()
+        row[f"The gradient from {key}"] = value(x.grad)
+    return row
+
+
+# fmt: off
+check_f_and_g = RankExercise(
+    f_and_g,
+    [Case((), "f returns x and sums the gradients; g sums and returns the gradient as it is. One all-reduce "
+              "in each of the two, and nothing else.",
+          call="on ranks 0 and 1, where x and the gradient of the result are 1 and 10,")],
+    {
+        "Return both functions: return f, g.":
+            [("return Copy.apply, Reduce.apply", "pass"), (", Reduce.apply", "")],
+        "f and g are exchanged: return f, g.": ("Copy.apply, Reduce.apply", "Reduce.apply, Copy.apply"),
+        "f's forward pass all-reduces. It must return x unchanged, because every rank has it already.":
+            ("x.view_as(x)", "summed(x)"),
+        "f's backward pass returns the gradient unchanged. Each rank has the gradient of its part of the "
+        "work only: all-reduce it.": ("summed(gradient)", "gradient"),
+        "g's forward pass does not add: all-reduce there.": ("summed(x)", "x.view_as(x)"),
+        "g's backward pass all-reduces. A sum passes its gradient unchanged to each summand, and all ranks "
+        "have that gradient already: gradients become N times too large.":
+            ("return gradient\n", "return summed(gradient)\n"),
+        "dist.all_reduce writes into the tensor that it gets: g changed its input. Give it a copy, "
+        "x.clone().":
+            ("return summed(x)", "dist.all_reduce(x)\n            return x"),
+        "With y = f(x) + x both summands get the same gradient tensor, and the all-reduce in f's backward "
+        "pass wrote into it. Give it a copy: gradient.clone().":
+            ("return summed(gradient)", "gradient = gradient.contiguous()\n"
+             "            dist.all_reduce(gradient)\n            return gradient"),
+        "That is the mean over the ranks, and f and g sum.":
+            ("return tensor", "return tensor / dist.get_world_size()"),
+    },
+    passed="f sums in the backward pass, g in the forward pass, and neither changes what it was given.",
+    observe=values_and_gradients, start=on_ranks, ranks=2,
+)
+# fmt: on
+
+# --- exercise 4: a split block ----------------------------------------------------------------------
+
+
+def block(x, part, f, g):
+    import torch.nn.functional as F
+
+    y = f(F.layer_norm(x, x.shape[1:], part["norm.weight"], part["norm.bias"]))
+    y = F.gelu(F.linear(y, part["up.weight"], part["up.bias"]))
+    return x + g(F.linear(y, part["down.weight"])) + part["down.bias"]
+
+
+def output_and_gradients(comm: "MPI.Comm", function: Callable) -> dict[str, object]:
+    torch.manual_seed(0)
+    whole = {name: torch.randn_like(p).double() for name, p in Block(6).named_parameters()}
+    x, direction = torch.randn(2, 5, 6, dtype=torch.float64)
+    x.requires_grad_()
+    part = {
+        name: value.clone().requires_grad_()
+        for name, value in part_of(whole, comm.rank, comm.size).items()
+    }
+    calls = []
+    f, g = (
+        lambda x, name=name, real=real: calls.append(name) or real(x)
+        for name, real in zip("fg", f_and_g(), strict=True)
     )
+    y = function(x, part, f, g)
+    if not torch.is_tensor(y) or y.shape != x.shape:
+        return {"What the ranks return from": getattr(y, "shape", kind(y))}
+    (y * direction).sum().backward()
+    gradients = {name: leaf.grad for name, leaf in {"x": x, **part}.items()}
+    return {
+        "What the ranks return from": "a tensor like x",
+        "The output of": y.detach(),
+        **{f"The gradient of {name} in": gradient for name, gradient in gradients.items()},
+        "The calls of f and g in": " ".join(calls),
+    }
+
+
+LINEAR = 'g(F.linear(y, part["down.weight"]))'
+# fmt: off
+check_block = RankExercise(
+    block,
+    [Case((), "Compute x + down(gelu(up(norm(x)))) with f before up, and with g after down.",
+          call="block on 2 ranks")],
+    {
+        "bias on every rank: the output is off by exactly the bias of down: each rank adds it before g, so "
+        "it is summed 2 times.":
+            (f'{LINEAR} + part["down.bias"]', 'g(F.linear(y, part["down.weight"], part["down.bias"]))'),
+        "partial sums: the two ranks have different outputs: use what g returns.":
+            [(LINEAR, LINEAR[1:]),
+             ("    return", "    g(F.linear(y, part['down.weight']))\n    return", LINEAR, LINEAR[1:])],
+        "no bias: the output is that of the serial block without the bias of down.":
+            (' + part["down.bias"]', ""),
+        "no residual: the output is that of the serial block without `x +`.": ("return x + ", "return "),
+        "no gelu: the output is that of the serial block without gelu between up and down.": ("F.gelu(", "("),
+        "no bias of up: the output is that of the serial block without it.": (', part["up.bias"]', ""),
+        "all-reduce in g's backward pass: the output is right and the ranks agree, but the gradient of up is "
+        "2 times the serial one.": (LINEAR, f"f({LINEAR})"),
+        "no f: the output is right, but the gradients of x and of norm.weight are each rank's part: summed "
+        "over the ranks, they are the serial ones.": ("f(F.layer", "(F.layer"),
+        "f before the residual: the output is right, but in x's gradient that of `x +` is summed as well, "
+        "although every rank has all of it: f belongs after the norm.":
+            ("    y = f(", "    x = f(x)\n    y = ("),
+        "f before the norm: the output and x's gradient are right, but that of norm.weight is each rank's "
+        "part: f belongs directly before the split layers, after the norm.":
+            ("f(F.layer_norm(x,", "(F.layer_norm(f(x),"),
+        "Call f and g once each, for one all-reduce forward and one backward.":
+            [("    return", "    g(x.sum())\n    return"), ("    return", "    f(x)\n    return")],
+        "Return the output, a tensor like x.": ("return x + ", "x + "),
+    },
+    passed="output and all gradients as in the serial block, with one all-reduce forward and one backward.",
+    observe=output_and_gradients, start=on_ranks, ranks=2,
+)
+# fmt: on
+
+# --- exercise 5: the mistakes of wrong blocks -------------------------------------------------------
 
 
 @exercise
-def check_diagnosis(
-    diagnosis: dict[str, str], cases: list[Callable], part_of: Callable, f_and_g: Callable
-) -> None:
+def check_diagnosis(diagnosis: dict[str, str], cases: list[Callable], *_: Callable) -> None:
     """Demand the right name of the mistake of each case, which runs on 2 ranks.
 
     Args:
-        diagnosis: From the name of a case to one of MISTAKES.
-        cases: Wrong blocks.
-        part_of: The learner's function of exercise 2.
-        f_and_g: The learner's function of exercise 3.
+        diagnosis: from the name of a case to one of MISTAKES.
+        cases: wrong blocks.
     """
     names = [case.__name__ for case in cases]
     if not isinstance(diagnosis, dict) or set(diagnosis) != set(names):
@@ -68,166 +218,14 @@ def check_diagnosis(
             raise NotYet(
                 f"{name}: {diagnosis[name]!r} is none of the mistakes: {', '.join(MISTAKES)}."
             )
-    for name, rows in zip(names, _try_blocks(cases, part_of, f_and_g), strict=True):
-        mistake, symptom = _mistake(rows)
-        if diagnosis[name] != mistake:
+    for name, found in zip(names, check_block.run(*cases, mistakes=True), strict=True):
+        shown = next(
+            (s for s, wrong in check_block.wrong if all(map(check_block.equal, found, wrong))),
+            "it is no mistake of block.",
+        )
+        if not shown.startswith(f"{diagnosis[name]}:"):
             raise NotYet(
-                f"{name}: with {diagnosis[name]!r}, {MISTAKES[diagnosis[name]]}. Compared with the "
-                f"serial block on 2 ranks, this one shows something else: {symptom}."
+                f"{name}: with {diagnosis[name]!r}, {MISTAKES[diagnosis[name]]}. Compared with the serial "
+                f"block on 2 ranks, this one shows something else: {shown.partition(': ')[2]}"
             )
     right("each case was run on 2 ranks, and shows the mistake that you name.")
-
-
-def _try_blocks(blocks: list[Callable], part_of: Callable, f_and_g: Callable) -> list[tuple]:
-    names = [block.__name__ for block in blocks]
-    helpers = part_of, f_and_g
-    rows = on_ranks(
-        try_blocks,
-        names,
-        *(helper.__name__ for helper in helpers),
-        uses=(*blocks, *helpers),
-        ranks=2,
-    )
-    return list(zip(*rows, strict=True))  # for each block, a row of each rank
-
-
-def off(ours: "torch.Tensor", theirs: "torch.Tensor") -> float:
-    """Return the largest difference of two tensors over the largest value of the second one."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
-
-
-def counting(function: Callable, calls: dict[str, int], key: str) -> Callable:
-    """Return a function of a tensor that counts its calls in `calls[key]`."""
-
-    def counted(x: "torch.Tensor") -> "torch.Tensor":
-        calls[key] += 1
-        return function(x)
-
-    return counted
-
-
-def try_blocks(
-    comm: "MPI.Comm", blocks: list[str], part_of: str, f_and_g: str
-) -> list[dict[str, object]]:
-    """Return, on a rank, how each split block differs from the serial one.
-
-    `output` and the gradients are relative: the largest difference over the largest value. `share` is
-    the same after the gradients of all ranks were added up, `ratio` the median of ours over serial.
-
-    Args:
-        comm: The communicator of all ranks.
-        blocks: The names of the blocks.
-        part_of: The name of the learner's function of exercise 1.
-        f_and_g: The name of the learner's function of exercise 2.
-    """
-    import torch
-    import torch.distributed as dist
-
-    from hvdlab.exercises.lab13_split_block import counting, off
-    from hvdlab.torch.lab_networks import Block
-
-    part_of, (f, g) = globals()[part_of], globals()[f_and_g]()
-    torch.manual_seed(0)
-    serial = Block(6).double()
-    for parameter in serial.parameters():
-        torch.nn.init.normal_(parameter)  # a norm that has trained is no longer 1 and 0
-    x, direction = torch.randn(2, 5, 6, dtype=torch.float64)
-    x.requires_grad_()
-    whole = dict(serial.named_parameters())
-    expected = serial(x)
-    gradients = dict(zip(["x", *whole], torch.autograd.grad(
-        (expected * direction).sum(), [x, *whole.values()]), strict=True))  # fmt: skip
-    wanted = {"x": gradients.pop("x"), **part_of(gradients, comm.rank, comm.size)}
-
-    rows = []
-    for name in blocks:
-        calls = {"f": 0, "g": 0}
-        mine = x.detach().clone().requires_grad_()
-        part = {
-            key: value.detach().clone().requires_grad_()
-            for key, value in part_of(whole, comm.rank, comm.size).items()
-        }
-        y = globals()[name](mine, part, counting(f, calls, "f"), counting(g, calls, "g"))
-        if not torch.is_tensor(y) or y.shape != x.shape:
-            rows.append({"kind": type(y).__name__, "shape": list(getattr(y, "shape", []))})
-            continue
-        row = {"kind": "Tensor", "shape": list(y.shape), **calls, "output": off(y, expected)}
-        extra = (comm.size - 1) * whole["down.bias"]
-        row["extra bias"] = off(y - expected + 1, 1 + extra.expand_as(y))
-        row["no bias"] = off(y + whole["down.bias"], expected)
-        row["no residual"] = off(y + x, expected)
-        sums = torch.stack([y.detach(), y.detach() ** 2])
-        dist.all_reduce(sums)
-        row["ranks differ"] = (comm.size * sums[1] - sums[0] ** 2).abs().max().item() > 1e-9
-        (y * direction).sum().backward()
-        row["gradients"] = {}
-        for key, theirs in wanted.items():
-            leaf = mine if key == "x" else part[key]
-            ours = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            total = ours.clone()
-            dist.all_reduce(total)
-            row["gradients"][key] = {
-                "off": off(ours, theirs),
-                "share": off(total, theirs),
-                "ratio": (ours / theirs).median().item(),
-            }
-        rows.append(row)
-    return rows
-
-
-def _unusable(rows: tuple[dict, ...]) -> str | None:
-    """Return a sentence about an output that is no tensor of the right shape, or None."""
-    for rank, row in enumerate(rows):
-        if row["kind"] != "Tensor":
-            return f"on rank {rank} it returns {row['kind']}: return the output, a tensor like x."
-        if row["shape"] != [5, 6]:
-            return f"on rank {rank} the output has the shape {row['shape']}, and x has [5, 6]."
-
-
-def _mistake(rows: tuple[dict, ...]) -> tuple[str | None, str]:
-    """Return the name of the mistake and what shows it; (None, ...) if there is none."""
-    row, ranks = rows[0], len(rows)
-    if row["output"] > CLOSE:
-        if row["extra bias"] < CLOSE:
-            return (
-                "bias on every rank",
-                "the output is off by exactly the bias of down: each rank adds it before g, so it is "
-                f"summed {ranks} times",
-            )
-        if row["ranks differ"]:
-            return "partial sums", "the two ranks have different outputs: use what g returns"
-        if row["no bias"] < CLOSE:
-            return "no bias", "the output is that of the serial block without the bias of down"
-        if row["no residual"] < CLOSE:
-            return "no residual", "the output is that of the serial block without `x +`"
-        return "another output", f"the output is off by {row['output']:.0%} of its largest value"
-    gradients = row["gradients"]
-    wrong = [name for name, gradient in gradients.items() if gradient["off"] > CLOSE]
-    if not wrong:
-        return None, "output and gradients are those of the serial block"
-    if all(abs(gradients[name]["ratio"] - ranks) < 1e-6 for name in ("up.weight", "down.weight")):
-        return (
-            "all-reduce in g's backward pass",
-            f"the output is right and the ranks agree, but the gradient of up is {ranks} times the "
-            "serial one",
-        )
-    norm = [name for name in wrong if name.startswith("norm")]
-    if norm and all(gradients[name]["share"] < CLOSE for name in norm):
-        shares = f"each rank's part: summed over the ranks, that of {norm[0]} is the serial one"
-        if "x" in wrong and not row["f"]:
-            return (
-                "no f",
-                f"the output is right, but the gradients of x and of {norm[0]} are {shares}",
-            )
-        if "x" in wrong:
-            return (
-                "f before the residual",
-                "the output is right, but in x's gradient that of `x +` is summed as well, although every "
-                "rank has all of it: f belongs after the norm",
-            )
-        return (
-            "f before the norm",
-            f"the output and x's gradient are right, but that of {norm[0]} is {shares}: f belongs "
-            "directly before the split layers, after the norm",
-        )
-    return "another gradient", f"the output is right, but not the gradient of {', '.join(wrong)}"

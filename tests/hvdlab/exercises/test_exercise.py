@@ -76,7 +76,7 @@ def decorated(path) -> set[str]:
             if "exercise" in [ast.unparse(decorator) for decorator in node.decorator_list]:
                 names.add(node.name)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            if ast.unparse(node.value.func) == "FunctionExercise":
+            if ast.unparse(node.value.func) in ("FunctionExercise", "RankExercise"):
                 names.add(ast.unparse(node.targets[0]))
     return {exercise_id(int(path.name[3:5]), name) for name in names}
 

@@ -116,6 +116,8 @@ def images(*ranges):
         ("broadcast", "broadcast", {"weights": DRIFTS, "rates": [2 * RATE, 4 * RATE]},
          "learning rate is 0.1 on rank 0 and 0.2 on rank 1"),
         ("broadcast", "broadcast", {"resumed": DRIFTS}, "optimizer's state is not broadcast"),
+        ("broadcast", "broadcast", {"state": [{"sums": [n], "sent": False} for n in (2.0, -2.0)]},
+         "optimizer's state is not broadcast"),
         ("sharding", "sharding", {"read": [[ALL] * 2, [ALL[::-1]] * 2]}, "both ranks read all 257 images"),
         ("sharding", "sharding", {"read": [HALVES[0]] * 2},
          "the same 129 images, and no rank reads the others.* with local rank 0"),

@@ -101,7 +101,7 @@ def pretend_keras(choice: Choice, count: int) -> None:
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(count)]
 
     def set_visible_devices(devices: object, device_type: str | None = None) -> None:
-        chosen = devices if isinstance(devices, list | tuple) else [devices]
+        chosen = [devices] if isinstance(devices, tf.config.PhysicalDevice) else list(devices)
         chosen = [gpus.index(one) for one in chosen if one in gpus]
         if device_type != "CPU":
             choice.choose(chosen[0] if len(chosen) == 1 else None)

@@ -23,6 +23,7 @@ from hvdlab.exercises.harness.rank_observations import (
     HOROVOD,
     LOADING,
     PROCESS_GROUP,
+    STATE,
     TRAINED,
 )
 
@@ -152,6 +153,11 @@ class Watched:
         """Return checksums of the images that a rank evaluated; empty if they were not observed."""
         return set(self._left(rank, EVALUATED) or [])
 
+    def wrapped_states(self) -> list[list[float]]:
+        """Return the sums of each rank's optimizer state, as Horovod wrapped it, if none was sent later."""
+        states = [self._left(rank, STATE) or {"sent": True} for rank in range(self.ranks)]
+        return [state["sums"] for state in states if not state["sent"]]
+
     def chosen_gpu(self) -> dict | None:
         """Return which GPU rank 0 chose of those that were pretended, or None: see `pretended_gpus`."""
         return self._left(0, GPU)
@@ -210,7 +216,7 @@ def watch(
     shutil.rmtree(folder, ignore_errors=True)
     run = Watched(Path(script), folder, disk or folder, ranks)
     for rank in range(ranks):
-        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, GPU):
+        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, STATE, GPU):
             (run.disk / f"rank-{rank}" / name).unlink(missing_ok=True)
     options = {
         "HVDLAB_RUN_DIR": str(folder.absolute()),
