@@ -99,7 +99,7 @@ def images(*ranges):
         ("device", "init", {"gpu": {"model": None, "current": 1}}, "local rank 1 uses the processor"),
         ("device", "init", {"gpu": None}, "the script ends before it uses a GPU"),
         ("device", "init", {"failure": "ValueError: Horovod has not been initialized"},
-         "initialized Call it after hvd.init"),
+         "initialized. Call it after hvd.init"),
         ("output", "output", {"printed": lines(2, 2)}, "both ranks print .* with local rank 0"),
         ("output", "output", {"printed": lines(0, 2)}, "rank 1 prints"),
         ("output", "output", {"printed": lines(0, 0)}, "not 2 and 0"),

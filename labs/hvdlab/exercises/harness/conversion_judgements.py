@@ -325,8 +325,8 @@ def choose_gpu(script: str | Path, way: str, library: Library) -> dict:
         text = ""
         if "not str" in run.failure or "device string" in run.failure:
             text = ' The environment contains texts: int(os.environ["LOCAL_RANK"]).'
-        ended = run.failure or "the script ends before it uses a GPU."
-        raise NotYet(f"on a machine with four GPUs {ended}{text}")
+        ended = run.failure.rstrip(".") or "the script ends before it uses a GPU"
+        raise NotYet(f"on a machine with four GPUs {ended}.{text}")
     if found["model"] != 1:
         uses = "the processor" if found["model"] is None else f"GPU {found['model']}"
         raise NotYet(
