@@ -14,7 +14,7 @@ HALVES = [[ALL[0::2], ALL[::-1][0::2]], [np.append(ALL[1::2], 0), np.append(ALL[
 RATE = conversion_runs.LEARNING_RATE
 DRIFTS = np.array([[1.0, 4.0], [2.0, 5.5]])  # [epoch][rank]
 KEPT = np.array([[1.0, 4.0], [2.0, 5.0]])
-FILES = ("horovod", "process_group", "loading", "evaluated", "trained", "broadcasts")
+FILES = ("horovod", "process_group", "loading", "evaluated", "trained", "broadcasts", "state")
 
 
 class FakeRun:
@@ -34,7 +34,7 @@ class FakeRun:
         self.loading = [[{"began": 0.0, "ended": 1.0}], [{"began": 1.1, "ended": 2.1}]]
         self.evaluated = [list(range(51)), list(range(51, 101))]
         self.trained = [[[129.0, 129]] * 2] * 2
-        self.broadcasts = [None, None]
+        self.broadcasts, self.state = [None, None], [None, None]
         self.gpu = {"model": 1, "current": 1, "helper": False}
         self.writers = [0]
         self.checkpoint = {"model": {"0.weight": torch.ones(1)}, "optimizer": {"state": {}}}

@@ -86,7 +86,7 @@ def check_device(script: str | Path) -> None:
     except NotYet as error:
         if "not been initialized" not in str(error):
             raise
-        raise NotYet(f"{error} Call it after hvd.init(): before, no rank has a number.") from None
+        raise NotYet(f"{error}. Call it after hvd.init(): before, no rank has a number.") from None
     by_helper = "the device that rank_device chooses for it"
     by = by_helper if chosen.get("helper") else "the GPU of its local rank"
     print_right(run, f"each rank uses {by}. Without a GPU nothing changes.")

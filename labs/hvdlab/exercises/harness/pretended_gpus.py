@@ -100,16 +100,16 @@ def pretend_keras(choice: Choice, count: int) -> None:
 
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(count)]
 
-    def set_visible_devices(devices: object, kind: str | None = None) -> None:
-        chosen = devices if isinstance(devices, list | tuple) else [devices]
+    def set_visible_devices(devices: object, device_type: str | None = None) -> None:
+        chosen = [devices] if isinstance(devices, tf.config.PhysicalDevice) else list(devices)
         chosen = [gpus.index(one) for one in chosen if one in gpus]
-        if kind != "CPU":
+        if device_type != "CPU":
             choice.choose(chosen[0] if len(chosen) == 1 else None)
 
     for config in (tf.config, tf.config.experimental):
         listed = config.list_physical_devices
-        config.list_physical_devices = lambda kind=None, listed=listed: (
-            gpus if kind == "GPU" else listed(kind)
+        config.list_physical_devices = lambda device_type=None, listed=listed: (
+            gpus if device_type == "GPU" else listed(device_type)
         )
         config.set_visible_devices = set_visible_devices
     tf.config.experimental.set_memory_growth = lambda *_: None

@@ -13,6 +13,7 @@ HVDLAB_LOCAL_RANKS="0 1 0 1" gives other local ranks: here two machines with two
     broadcasts.json      lines of the script that call a broadcast of torch.distributed
     trained.json    per epoch the sum of the losses of the images that PyTorch trained on, and their number
     evaluated.json  checksums of the images that it evaluated
+    state.json      state of the optimizer that Horovod wraps, and whether it was broadcast afterwards
     loading.json    with HVDLAB_SLOW_LOADING: when each call of load_fashion_mnist began and ended
     gpu.json        with HVDLAB_PRETENDED_GPUS: see `pretended_gpus`
 
@@ -93,12 +94,16 @@ def observe(script: str, local_rank: int) -> None:
         rank_observations.watch_process_group(script)
     if "HVDLAB_SLOW_LOADING" in os.environ:
         rank_observations.slow_loading(float(os.environ["HVDLAB_SLOW_LOADING"]))
-    if "keras" in imports:
-        pretended_gpus.pretend_keras(choice, count) if choice else rank_observations.watch_keras()
+    if "keras" in imports and choice:
+        pretended_gpus.pretend_keras(choice, count)
+    elif "keras" in imports:
+        rank_observations.watch_keras()
+    elif "torch" in imports and choice:
+        pretended_gpus.pretend_torch(choice, count)
     elif "torch" in imports:
-        pretended_gpus.pretend_torch(
-            choice, count
-        ) if choice else rank_observations.watch_training()
+        rank_observations.watch_training()
+        if "horovod" in imports:
+            rank_observations.watch_wrapped_state()
 
 
 def main() -> None:

@@ -16,7 +16,9 @@ import numpy as np
 
 HOROVOD, PROCESS_GROUP, LOADING = "horovod.json", "process_group.json", "loading.json"
 BROADCASTS, EVALUATED, TRAINED = "broadcasts.json", "evaluated.json", "trained.json"
+STATE = "state.json"
 PIXELS = 28 * 28  # of an image
+_evaluated: set[int] = set()  # checksums
 
 
 def write(name: str, value: dict | list) -> None:
@@ -119,12 +121,42 @@ def watch_training() -> None:
 
     def evaluate(module: object, inputs: tuple) -> None:
         images = inputs[0] if inputs else None
-        if not torch.is_grad_enabled() and isinstance(images, torch.Tensor) and len(images):
+        if (
+            not torch.is_grad_enabled()
+            and isinstance(images, torch.Tensor)
+            and images.ndim
+            and len(images)
+        ):
             write_evaluated(images.cpu().numpy())
 
     functional.cross_entropy = observed
     before(Recorder, "epoch_end", end_epoch)
     torch.nn.modules.module.register_module_forward_pre_hook(evaluate)
+
+
+def watch_wrapped_state() -> None:
+    """Write the state of the optimizer that Horovod wraps, and whether something was broadcast afterwards.
+
+    Horovod 0.28.1 discards this state, so the weights do not show whether the ranks had the same one.
+    """
+    import horovod.torch as hvd
+    from torch import Tensor
+
+    found = {}
+
+    def keep(optimizer: object, *arguments: object, **options: object) -> None:
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        found["sums"] = [value.sum().item() for value in values if isinstance(value, Tensor)]
+        found["sent"] = False
+        write(STATE, found)
+
+    def send(*arguments: object, **options: object) -> None:
+        found["sent"] = True
+        write(STATE, found)
+
+    before(hvd, "DistributedOptimizer", keep)
+    before(hvd, "broadcast_optimizer_state", send)
+    before(hvd, "broadcast_object", send)
 
 
 def watch_keras() -> None:
@@ -138,11 +170,11 @@ def watch_keras() -> None:
     before(keras.Model, "evaluate", evaluate)
 
 
-def write_evaluated(images: np.ndarray, known: set = set()) -> None:  # noqa: B006  the same one in all calls
+def write_evaluated(images: np.ndarray) -> None:
     """Write the checksums of all images that this rank has evaluated; what is no image is left out."""
     if images[0].size == PIXELS:
-        known.update(zlib.crc32(np.ascontiguousarray(image).tobytes()) for image in images)
-        write(EVALUATED, sorted(known))
+        _evaluated.update(zlib.crc32(np.ascontiguousarray(image).tobytes()) for image in images)
+        write(EVALUATED, sorted(_evaluated))
 
 
 def slow_loading(seconds: float) -> None:

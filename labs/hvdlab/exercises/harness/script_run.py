@@ -23,6 +23,7 @@ from hvdlab.exercises.harness.rank_observations import (
     HOROVOD,
     LOADING,
     PROCESS_GROUP,
+    STATE,
     TRAINED,
 )
 
@@ -152,19 +153,24 @@ class Watched:
         """Return checksums of the images that a rank evaluated; empty if they were not observed."""
         return set(self._left(rank, EVALUATED) or [])
 
+    def wrapped_states(self) -> list[list[float]]:
+        """Return the sums of each rank's optimizer state, as Horovod wrapped it, if none was sent later."""
+        states = [self._left(rank, STATE) or {"sent": True} for rank in range(self.ranks)]
+        return [state["sums"] for state in states if not state["sent"]]
+
     def chosen_gpu(self) -> dict | None:
         """Return which GPU rank 0 chose of those that were pretended, or None: see `pretended_gpus`."""
         return self._left(0, GPU)
 
     def lonely_broadcast(self) -> str:
         """Return a sentence about a broadcast of torch.distributed that not all ranks called, or ""."""
-        lines = [set(self._left(rank, BROADCASTS) or []) for rank in range(self.ranks)]
-        lonely = set.union(*lines) - set.intersection(*lines)
-        if not lonely:
+        lines = [self._left(rank, BROADCASTS) or [] for rank in range(self.ranks)]
+        most, least = max(lines, key=len), min(lines, key=len)
+        if len(most) == len(least):
             return ""
-        callers = [rank for rank in range(self.ranks) if min(lonely) in lines[rank]]
-        who = " and rank ".join(map(str, callers))
-        return f"only rank {who} runs {_quote(self, min(lonely))}. {COLLECTIVE}"
+        line = next((one for one in most if one not in least), most[-1])
+        who = " and rank ".join(str(rank) for rank in range(self.ranks) if line in lines[rank])
+        return f"only rank {who} runs {_quote(self, line)}. {COLLECTIVE}"
 
     def checkpoints(self, rank: int) -> list[str]:
         """Return the names of a rank's checkpoints, the latest last.
@@ -210,7 +216,7 @@ def watch(
     shutil.rmtree(folder, ignore_errors=True)
     run = Watched(Path(script), folder, disk or folder, ranks)
     for rank in range(ranks):
-        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, GPU):
+        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, STATE, GPU):
             (run.disk / f"rank-{rank}" / name).unlink(missing_ok=True)
     options = {
         "HVDLAB_RUN_DIR": str(folder.absolute()),
@@ -241,6 +247,17 @@ def watch(
 
 def _why(run: Watched, late: bool, limit: float, error: str) -> str:
     """Return the sentence that says where ranks hang, or which error ended one of them."""
+    errors = {}
+    for rank in range(run.ranks):
+        # PyTorch writes "[rank1]: " before the error of a rank that has a process group.
+        ends = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)"
+        if messages := re.findall(ends, run.printed(rank), re.M):
+            errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
+    # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
+    follow_up = re.compile("Horovod|shut down|UnknownError|gloo/transport|DistNetworkError|by peer")
+    if lonely := run.lonely_broadcast():
+        if all(map(follow_up.search, errors.values())):
+            return lonely
     if late:
         places = [f"rank {rank} {_stuck(run, rank)}" for rank in range(run.ranks)]
         return (
@@ -255,17 +272,6 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
         return (
             f"ranks wait for each other: {missing}. All must make the same calls in the same order."
         )
-    errors = {}
-    for rank in range(run.ranks):
-        # PyTorch writes "[rank1]: " before the error of a rank that has a process group.
-        ends = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)"
-        if messages := re.findall(ends, run.printed(rank), re.M):
-            errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
-    # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
-    follow_up = re.compile("Horovod|shut down|UnknownError|gloo/transport|DistNetworkError|by peer")
-    if lonely := run.lonely_broadcast():
-        if all(map(follow_up.search, errors.values())):
-            return lonely
     if errors:
         first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
         return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"
