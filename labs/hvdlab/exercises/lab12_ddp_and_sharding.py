@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from hvdlab.exercises import NotYet, call, received
+from hvdlab.exercises import NotYet, call, call_unchanged, received
 from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 from hvdlab.exercises.harness.gloo_ranks import on_ranks
 from hvdlab.exercises.harness.rank_exercise import (
@@ -265,7 +265,7 @@ def buckets(sizes, first, cap):
 
 
 def positions(function: Callable, *arguments: object) -> dict[str, str]:
-    answer = call(function, *arguments, name="buckets")
+    answer = call_unchanged(function, *arguments, name="buckets")
     try:
         return {"": str([[int(position) for position in bucket] for bucket in answer])}
     except (TypeError, ValueError):

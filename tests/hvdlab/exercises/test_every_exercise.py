@@ -74,6 +74,9 @@ def test_the_right_function_passes(one, capsys):
     for case, found in zip(one.cases, one.expected, strict=True):
         if case.expected is not None:
             (value,) = found.values()
+            if isinstance(value, str):
+                assert value == case.expected
+                continue
             assert np.shape(value) == np.shape(case.expected) or np.size(value) == 1
             np.testing.assert_allclose(value, case.expected, rtol=one.rtol, atol=one.atol)
 

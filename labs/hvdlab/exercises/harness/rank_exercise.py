@@ -95,6 +95,8 @@ class RankExercise(FunctionExercise):
         for case in self.cases:
             try:
                 rows.append(self.observe(comm, function, *deepcopy(case.arguments)))
+            except NotImplementedError:
+                raise
             except Exception as error:
                 error.add_note(f"in {self.call(case)}")
                 raise
