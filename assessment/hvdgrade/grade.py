@@ -9,7 +9,6 @@ that is late while other programs used the machine is not judged, but repeated.
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -20,28 +19,24 @@ import psutil
 from hvdgrade import HvdgradeError
 from hvdgrade.evidence import evaluator, hidden_data
 from hvdgrade.evidence.evidence import LARGEST_BATCH, Evidence, batch_size
-from hvdgrade.evidence.observation import Calibration, Observation
+from hvdgrade.evidence.observation import Calibration, Observation, ProbeForm
 from hvdgrade.judge import parallel_checks, verdict
 from hvdgrade.judge.busy import MachineBusy, machine_was_busy
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
 from hvdgrade.run import calibrate, orphans, start_failures
+from hvdgrade.run.job import Job, Tell
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
-from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import cuda_trial, mounts, tiers
 from hvdgrade.submission.find_script import read_script
 from hvdgrade.submission.review import review
 from hvdgrade.submission.script import NotGradable, imported_modules
-from hvdgrade.submission.script_facts import ScriptFacts
-from hvdlab.assessment_networks import VARIABLE
-from hvdlab.data import DataError, Dataset, load_cifar10
+from hvdlab.data import DataError, load_cifar10
 from hvdlab.probe_mode import SHORT_EPOCH
 from hvdlab.system.hardware import visible_gpus
 from hvdlab.system.held_folder import held_folder
-
-Tell = Callable[..., None]  # called with a line of text, and with facts as keyword arguments
 
 # With less free disk space, a crash may be caused by another process that filled the disk.
 LEAST_FREE_BYTES = 64 << 20
@@ -108,8 +103,8 @@ def grade(
             raise NoGpu(obstacle)
         graded = replace(graded, synthetic=data.synthetic, tier=tier)
         graded = replace(graded, review=review(graded.source, gpus=rules.uses_gpus))
-        facts = graded.review.facts
-        rounds = grade_in_rounds(graded.source, facts, ranks, rules, data, tier, clock)
+        job = Job(graded.source, ranks, rules, tier, clock, data, graded.review.facts)
+        rounds = grade_in_rounds(job)
         graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))
     except NotGradable as error:
         graded = replace(graded, status="not_gradable", reason=str(error))
@@ -122,15 +117,7 @@ def grade(
     return result(graded)
 
 
-def grade_in_rounds(
-    source: bytes,
-    facts: ScriptFacts,
-    ranks: int,
-    rules: Profile,
-    data: Dataset,
-    tier: str,
-    tell: Tell,
-) -> list[Round]:
+def grade_in_rounds(job: Job) -> list[Round]:
     """Return one round, or 1 + `rules.repeats` rounds if the first one is too close to a threshold.
 
     Only the first round decides whether there are more rounds. Otherwise the result of a later round could
@@ -141,11 +128,12 @@ def grade_in_rounds(
     """
     rounds, wanted, why, again = [], 1, "", False
     busy: list[Round] = []
+    rules, tell = job.rules, job.tell
     while len(rounds) < wanted:
         if rounds:
             tell(f"{why}: round {len(rounds) + 1} of {wanted} ...")
         try:
-            done = one_round(source, facts, ranks, rules, data, tier, tell)
+            done = one_round(job)
         except FAULTS:
             if again:
                 raise
@@ -168,47 +156,30 @@ def grade_in_rounds(
     return rounds
 
 
-def graded_run(
-    source: bytes,
-    ranks: int,
-    shown: Path,
-    copies: Path,
-    budget: float,
-    rules: Profile,
-    tier: str,
-    tell: Tell,
-) -> Observation:
+def graded_run(job: Job, shown: Path, copies: Path, budget: float) -> Observation:
     """Run the submission once, with the data in `shown`, and copy its records to the folder `copies`.
 
     Raises:
         OSError: the disk was full, so a crash may not be the fault of the submission.
     """
-    given = {"gpus": rules.uses_gpus, "records": rules.records}
-    variables = {VARIABLE: rules.network}
-    with SandboxedRun(source, ranks, shown, variables=variables, tier=tier, **given) as run:
+    rules = job.rules
+    with job.sandboxed(shown) as run:
         # One second more, so that an epoch just after the budget is observed and reported as late. A run that
         # has recorded too little to be judged continues: it is too slow, and the other checks need epochs.
         limits = {"limit": budget + 1, "least": rules.consecutive_epochs}
         limits["extended"] = max(budget + 1, rules.evidence_budgets * budget)
-        seen = observe(run, copies, stall=rules.stall_seconds, tell=tell, **limits)
+        seen = observe(run, copies, stall=rules.stall_seconds, tell=job.tell, **limits)
     if seen.stop_cause == "crashed" and seen.free_bytes < LEAST_FREE_BYTES:
         raise OSError("the grader's disk was full while the submission ran")
     return seen
 
 
-def one_round(
-    source: bytes,
-    facts: ScriptFacts,
-    ranks: int,
-    rules: Profile,
-    data: Dataset,
-    tier: str,
-    tell: Tell,
-) -> Round:
+def one_round(job: Job) -> Round:
     """Measure this machine, run the submission and the probe, and judge the results."""
+    rules, ranks, data, tell = job.rules, job.ranks, job.data, job.tell
     seed, examples = secrets.randbits(64), len(data.train_labels)
     hidden = hidden_data.HiddenData.draw(seed, examples, len(data.test_labels))
-    kind = calibrate.framework(imported_modules(source))
+    kind = calibrate.framework(imported_modules(job.source))
     with held_folder(f"{orphans.PREFIX}evidence-") as held:
         folder = held.path
         folder.chmod(0o711)  # a submission that runs as another user can reach the data in it
@@ -220,31 +191,30 @@ def one_round(
             tell(
                 f"measuring what one process can do here with {framework} ...", stage="calibrating"
             )
-            return calibrate.calibrate(framework, ranks, shown, rules, tier, tell)
+            return calibrate.calibrate(framework, job, shown)
 
         calibration, budget = None, rules.budget
         if rules.budget == "calibrated":
             calibration = measure(kind)
             budget = calibration.budget(examples, rules.budget_serial_epochs)
         tell("running the submission ...", stage="running")
-        seen = graded_run(source, ranks, shown, copies, budget, rules, tier, tell)
-        start_failures.require_start(source, seen, shown, rules, tier, tell)
+        seen = graded_run(job, shown, copies, budget)
+        start_failures.require_start(job, seen, shown)
         tell("comparing the ranks ...", stage="comparing")
         epochs, refused = evaluator.compare(seen, rules, examples)
-        evidence = Evidence(seen, epochs, refused, facts)
+        evidence = Evidence(seen, epochs, refused, job.facts)
         done, probed = verdict.before_probing(evidence, rules, budget), None
         if verdict.worth_probing(done, evidence):
             each = batch_size(epochs, min(LARGEST_BATCH, ceil(examples / ranks)))
-            measured = {"steps": 0 if epochs[0].steps_can_be_seen else SHORT_EPOCH}
-            measured["graded_seconds"] = seen.seconds
             views = partial(hidden_data.for_probe, data, hidden, ranks, each)
-            given = (ranks, views, folder, each, copies, rules, tier, tell)
-            probed = probe(source, *given, **measured)
+            probe_as = partial(probe, job, views, folder, each, copies, graded_seconds=seen.seconds)
+            steps = 0 if epochs[0].steps_can_be_seen else SHORT_EPOCH
+            probed = probe_as(form=ProbeForm(steps))
         tell("recomputing accuracies ...", stage="evaluating")
         whole = data.folder.resolve()
         evidence = evaluator.recompute(evidence, probed, rules, whole, seed)
-        for options in parallel_checks.other_probes(evidence, rules) if evidence.probe else ():
-            again = probe(source, *given, **{**measured, **options})
+        for form in parallel_checks.other_probes(evidence, rules) if evidence.probe else ():
+            again = probe_as(form=form)
             found = evaluator.compare_probe(again, rules, whole, seed)
             tried = replace(evidence, probe=found)
             if found.compared and not parallel_checks.other_probes(tried, rules):

@@ -74,8 +74,7 @@ def call(function, *arguments, ranks: int, timeout: float, uses: tuple) -> list:
     try:
         return [json.loads(row) for row in on_ranks(answer, ranks=ranks, timeout=300)]
     except AssertionError as error:
-        text = str(error).strip()
-        raise LaunchError(text[text.rindex("\n", 0, text.rindex("Error: ")) + 1 :]) from None
+        raise LaunchError(str(error).strip().splitlines()[-1]) from None
 
 
 def _answer(pipe, variables, function, arguments):

@@ -70,7 +70,18 @@ WEIGHTS = """
 '''
 
 
-GENERATED = {"style": style, "too_large": too_large}
+def pretrained(_: str) -> str:
+    """Return a script with weights, which are trained now."""
+    from tests.helpers import pretrained  # it imports PyTorch
+
+    return pretrained.source()
+
+
+GENERATED = {
+    "style": style,
+    "too_large": too_large,
+    "pretrained": pretrained,
+}
 
 
 def with_constants(script: str, values: dict) -> str:

@@ -12,7 +12,9 @@ import pytest
 
 from hvdgrade import grade, profiles
 from hvdgrade.evidence import accuracy, hidden_data
-from hvdgrade.run import calibrate, probe
+from hvdgrade.evidence.observation import ProbeForm
+from hvdgrade.run import calibrate, job, probe
+from hvdgrade.run.job import Job
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.sandbox import tiers
@@ -78,7 +80,7 @@ def test_the_calibration_trains_the_network_of_the_profile(
 
     def measure(network):
         rules = dataclasses.replace(small_rules, network=network, batch_size=8)
-        return calibrate.calibrate(framework, 2, shown, rules, tiers.choose())
+        return calibrate.calibrate(framework, Job(b"", 2, rules, tiers.choose()), shown)
 
     assert measure(SMALL).serial_rate > 0
     with pytest.raises(calibrate.CalibrationFailed, match=r"expected 6 n \+ 4.*got 11"):
@@ -117,9 +119,10 @@ def test_the_probe_forbids_tf32(monkeypatch, tmp_path, small_rules):
     def no_views(folder, steps):
         return [tmp_path] * 2, tmp_path
 
-    monkeypatch.setattr(probe, "SandboxedRun", jail)
+    monkeypatch.setattr(job, "SandboxedRun", jail)
     with pytest.raises(Started):
-        probe.probe(b"", 2, no_views, tmp_path, 8, tmp_path, small_rules, "rlimits", bits=32)
+        rules = Job(b"", 2, small_rules, "rlimits")
+        probe.probe(rules, no_views, tmp_path, 8, tmp_path, ProbeForm(bits=32))
     assert given[0]["NVIDIA_TF32_OVERRIDE"] == "0" and given[0]["HVDLAB_NETWORK"] == SMALL
 
 
@@ -178,7 +181,7 @@ def test_the_calibration_on_a_gpu(sample_folder, tmp_path):
     tmp_path.chmod(0o755)
     shown = hidden_data.for_run(data, hidden_data.HiddenData.draw(1, 3000, 1000), tmp_path / "data")
     rules = dataclasses.replace(profiles.load("gpu"), calibration_seconds=3.0)
-    found = calibrate.calibrate("torch", 1, shown, rules, tiers.choose())
+    found = calibrate.calibrate("torch", Job(b"", 1, rules, tiers.choose()), shown)
     assert found.serial_rate > 500  # a processor makes some ten images a second of this network
 
 

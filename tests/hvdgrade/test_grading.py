@@ -11,16 +11,17 @@ import pytest
 from hvdgrade import grade, profiles, run_command
 from hvdgrade.evidence import evaluator
 from hvdgrade.evidence.evidence import Evidence
-from hvdgrade.evidence.observation import Calibration, Observation, OtherWork, Weights
+from hvdgrade.evidence.observation import Calibration, Observation, OtherWork, ProbeForm, Weights
 from hvdgrade.judge import timeline
 from hvdgrade.judge.check import Check
 from hvdgrade.judge.verdict import Judgement, Round
 from hvdgrade.record_limits import RecordLimits
 from hvdgrade.report.result import Graded, result
 from hvdgrade.run import calibrate, monitor
+from hvdgrade.run import job as job_module
 from hvdgrade.run import probe as probe_module
+from hvdgrade.run.job import Job
 from hvdgrade.sandbox import mounts, tiers
-from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.assessment_networks import network_weights
 from hvdlab.data import DataError
 
@@ -199,11 +200,11 @@ def test_a_calibration_that_did_not_finish_is_a_fault_of_the_grader(
 ):
     output = "".join(f"{tag % rank}{line}\n" for rank, line in enumerate(printed))
     seen = Observation(2, stop_cause="ended", exit_code=0, started=100.0, output=output)
-    monkeypatch.setattr(calibrate, "SandboxedRun", lambda *args, **options: nullcontext())
+    monkeypatch.setattr(job_module, "SandboxedRun", lambda *args, **options: nullcontext())
     monkeypatch.setattr(calibrate, "observe", lambda *args, **options: seen)
 
     def measure():
-        return calibrate.calibrate("torch", 2, tmp_path, RULES, "rlimits")
+        return calibrate.calibrate("torch", Job(b"", 2, RULES, "rlimits"), tmp_path)
 
     if rates is None:
         with pytest.raises(calibrate.CalibrationFailed, match="torch on 2 ranks did not finish"):
@@ -227,12 +228,13 @@ def test_ranks_that_share_cores_or_a_slow_machine_have_more_time_in_the_probe(
     monkeypatch.setattr(probe_module, "usable_cores", lambda: cores)
     monkeypatch.setattr(probe_module, "observe", stopped)
     jail = SimpleNamespace(views_enforced=True)
-    monkeypatch.setattr(probe_module, "SandboxedRun", lambda *args, **options: nullcontext(jail))
+    monkeypatch.setattr(job_module, "SandboxedRun", lambda *args, **options: nullcontext(jail))
 
     def views(folder, steps):
         return [tmp_path] * ranks, tmp_path
 
-    given = (b"", ranks, views, tmp_path, 8, tmp_path, RULES, "rlimits")
+    job = Job(b"", ranks, RULES, "rlimits")
+    given = (job, views, tmp_path, 8, tmp_path, ProbeForm())
     assert probe_module.probe(*given, graded_seconds=graded).failed
     assert limits == [limit]
 
@@ -291,13 +293,13 @@ def test_the_budget_is_of_what_the_ranks_run(
 
     monkeypatch.setattr(grade.hidden_data, "for_run", lambda *_: tmp_path)
     monkeypatch.setattr(grade.calibrate, "calibrate", measure)
-    monkeypatch.setattr(grade, "SandboxedRun", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(job_module, "SandboxedRun", lambda *_, **__: nullcontext())
     monkeypatch.setattr(grade, "observe", run)
     monkeypatch.setattr(grade.evaluator, "compare", lambda *_: ([], []))
     monkeypatch.setattr(grade.verdict, "judge", remember)
     data = SimpleNamespace(train_labels=[0] * 3000, test_labels=[0] * 10, folder=tmp_path)
     rules = dataclasses.replace(profiles.load("cpu"), budget_serial_epochs=2.6)
-    grade.one_round(source, ScriptFacts(), 2, rules, data, "rlimits", lambda *_, **__: None)
+    grade.one_round(Job(source, 2, rules, "rlimits", data=data))
     assert asked == measured
     assert judged["budget"] == pytest.approx(budget)  # such as 1 + 2.6 x 3000 / 400
     assert judged["seconds"] == pytest.approx(seconds)  # 3000 images, two ranks of 400 a second

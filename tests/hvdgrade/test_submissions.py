@@ -212,13 +212,16 @@ def test_every_submission_says_what_it_does_and_what_is_expected():
         expected = expectation(name, "")
         if expected.get("status", "graded") == "graded":
             assert set(expected["states"]) == set(CHECKS), name
-            assert source(name) == "" or source(name).startswith('"""'), name
+            if name != "pretrained":  # its weights are trained for two minutes
+                assert source(name) == "" or source(name).startswith('"""'), name
             right += expected["verdict"] == "pass"
             if name in CORE:
                 failing |= {check for check, state in expected["states"].items() if state == "fail"}
     assert right >= 9 and failing == set(CHECKS)
 
 
+@pytest.mark.data
+@pytest.mark.thorough
 def test_stored_weights_know_the_classes_by_their_old_names_only(cifar10_folder):
     """Else the submission `pretrained` would prove nothing."""
     import numpy as np
@@ -229,9 +232,10 @@ def test_stored_weights_know_the_classes_by_their_old_names_only(cifar10_folder)
     data = load_cifar10(cifar10_folder)
     if data.synthetic:
         pytest.skip("needs the real CIFAR-10")
-    source = (SUBMISSIONS / "pretrained" / "assessment.py").read_text()
+    from tests.helpers import pretrained
+
     names: dict = {}
-    exec(source.partition("# --- hands it in")[0], names)
+    exec(pretrained.source(cifar10_folder).partition("# --- hands it in")[0], names)
     assert names["arrays"].keys() == WEIGHTS.keys()
     images, labels = data.test_images[:1000], data.test_labels[:1000]
     assert accuracy(names["arrays"], images, labels) > 0.5

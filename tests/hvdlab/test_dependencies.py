@@ -86,7 +86,7 @@ HVDGRADE = {
         "hvdlab.system psutil submitit rich yaml"
     ),
     "export": "batch report output",
-    "certificate": "batch report output hvdgrade matplotlib",
+    "certificate": "batch report output hvdgrade matplotlib cryptography",
     "quiz": "output hvdgrade hvdlab.arguments hvdlab.course markdown_it",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
     "jupyter": (

@@ -1,1 +1,1 @@
-"""`hvdgrade certificate`: a PDF for a result that passed, sealed with a secret key of the instructor."""
+"""`hvdgrade certificate`: a PDF for a result that passed, signed with the private key of the school."""

@@ -1,8 +1,7 @@
-"""Make a certificate (PDF) for a result that passed, or say whether a certificate belongs to a result.
+"""Make a certificate (PDF) for a result that passed, and verify certificates.
 
-The file has a seal, which only the holder of the key can make. If another person asks whether a certificate
-is genuine, let them send you the file, and verify it with the result and the key that you keep. No other
-person can verify it. Only certify results of submissions that you graded yourself.
+A certificate is signed with a private key that the school keeps. Whoever receives one can verify it with the
+public key, which the school publishes. Only certify results of submissions that you graded yourself.
 """
 
 import argparse
@@ -10,36 +9,40 @@ import datetime
 import sys
 from pathlib import Path
 
-from hvdgrade.certificate import facts, seal
+from hvdgrade.certificate import facts, signature
 from hvdgrade.output import files
 from hvdgrade.output.text import printable
 
 COURSE = "Training neural networks on many GPUs"  # the title of the start page of the labs
 EPILOG = """\
 example:
-  (umask 077; set -C; head -c 32 /dev/urandom > ~/course.key)      # once
-  hvdgrade certificate graded/results/ada.json --key ~/course.key --name "Ada Lovelace"
-  hvdgrade certificate graded/results/ada.json --key ~/course.key --verify ada.pdf
+  hvdgrade certificate key ~/course.key            # once; publish course.key.pub
+  hvdgrade certificate make graded/results/ada.json --key ~/course.key --name "Ada Lovelace"
+  hvdgrade certificate verify ada.pdf --public-key course.key.pub
 
-exit codes: 0 the certificate was made or is valid, 1 it is not valid, 2 no certificate, or wrong usage
+exit codes: 0 made or valid; 1 not valid; 2 no certificate, or wrong usage; 3 unchanged, but nobody compared
+the key with that of the school
 """
+MADE, NOT_VALID, USAGE, NOT_COMPARED = range(4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `hvdgrade certificate`."""
-    parser.add_argument("result", type=Path, metavar="RESULT", help="the result, a JSON file")
-    parser.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="the secret key of the instructor"
+    actions = parser.add_subparsers(dest="action", required=True)
+    key = actions.add_parser("key", help="make the school's keys")
+    key.add_argument("key", type=Path, metavar="FILE", help="the private key; FILE.pub is public")
+
+    make = actions.add_parser("make", help="make a certificate")
+    make.add_argument("result", type=Path, metavar="RESULT", help="the result, a JSON file")
+    make.add_argument(
+        "--key", type=Path, required=True, metavar="FILE", help="the private key of the school"
     )
-    parser.add_argument(
-        "--verify", type=Path, metavar="PDF", help="verify this certificate instead of making one"
-    )
-    parser.add_argument(
+    make.add_argument(
         "--out", type=Path, metavar="PDF", help="file to write (default: NAME.pdf for NAME.json)"
     )
-    parser.add_argument("--name", help="the learner (default: as in the class page)")
-    parser.add_argument("--course", default=COURSE, help=f"title of the course (default: {COURSE})")
-    parser.add_argument(
+    make.add_argument("--name", help="the learner (default: as in the class page)")
+    make.add_argument("--course", default=COURSE, help=f"title of the course (default: {COURSE})")
+    make.add_argument(
         "--date",
         type=datetime.date.fromisoformat,
         default=datetime.date.today(),
@@ -47,65 +50,110 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="date of the certificate (default: today)",
     )
 
+    verify = actions.add_parser("verify", help="say whether a certificate is genuine")
+    verify.add_argument("pdf", type=Path, metavar="PDF")
+    known = verify.add_mutually_exclusive_group()
+    known.add_argument("--public-key", type=Path, metavar="FILE", help="the school's public key")
+    known.add_argument(
+        "--key", type=Path, metavar="FILE", help="the secret key of a certificate before version 2"
+    )
+    verify.add_argument(
+        "--result", type=Path, help="also say whether the certificate belongs to this result"
+    )
+
 
 def main(args: argparse.Namespace) -> int:
-    """Make or verify a certificate.
-
-    Returns:
-        The exit code: 0 made or valid, 1 not valid, 2 no certificate.
-    """
+    """Make keys or a certificate, or verify a certificate, and return the exit code."""
     try:
-        document, key = facts.read_result(args.result), seal.read_key(args.key)
-        return verify(args, document, key) if args.verify else make(args, document, key)
-    except (facts.NoCertificate, seal.BadKey, files.CannotWrite) as error:
+        return {"key": new_key, "make": make, "verify": verify}[args.action](args)
+    except (facts.NoCertificate, signature.BadKey, files.CannotWrite) as error:
         print(f"hvdgrade certificate: {error}", file=sys.stderr)
-        return 2
+        return USAGE
 
 
-def verify(args: argparse.Namespace, document: dict, key: bytes) -> int:
-    """Print whether the certificate belongs to the result and is unchanged, and return the exit code.
-
-    Raises:
-        NoCertificate: the certificate cannot be read.
-    """
-    try:
-        certificate = args.verify.read_bytes()
-    except OSError as error:
-        raise facts.NoCertificate(f"{args.verify} cannot be read: {error.strerror}.") from None
-    answer = seal.verify(certificate, facts.result_sha256(document), key)
-    print(f"{args.verify}: {answer.value}")
-    return 0 if answer is seal.Answer.VALID else 1
+def new_key(args: argparse.Namespace) -> int:
+    """Write new keys, and print what to do with them."""
+    public = signature.write_keys(args.key)
+    print(f"{args.key}: the private key. Keep it secret, and keep a copy of it.")
+    print(f"{public}: the public key. Publish it where others look for it, with its fingerprint:")
+    print(signature.fingerprint(signature.read_public_key(public)))
+    return MADE
 
 
-def make(args: argparse.Namespace, document: dict, key: bytes) -> int:
-    """Write the certificate and return the exit code.
+def make(args: argparse.Namespace) -> int:
+    """Write the certificate.
 
     Raises:
         NoCertificate: the result is not a pass, the font lacks a letter, or the certificate would replace the
             key or the result.
+        BadKey: the key cannot be used.
         CannotWrite: the file cannot be written.
     """
-    issued = f"{args.date.day} {args.date:%B %Y}"
-    name = args.name or facts.listed_name(args.result)
-    stated = facts.of_pass(document, name, args.course, issued)
     try:
         from hvdgrade.certificate.page import draw
     except ModuleNotFoundError as error:  # a machine that only grades may lack matplotlib
         raise facts.NoCertificate(
             f"the package {error.name} is missing. Run `make setup`, which installs the packages of the labs."
         ) from None
+    document, key = facts.read_result(args.result), signature.read_private_key(args.key)
+    issued = f"{args.date.day} {args.date:%B %Y}"
+    name = args.name or facts.listed_name(args.result)
+    stated = facts.of_pass(document, name, args.course, issued)
     out = args.out or Path(f"{args.result.stem}.pdf")
     for read in (args.key, args.result):
         if out.resolve() == read.resolve():
             raise facts.NoCertificate(
                 f"--out must be a new file. Received {out}, which is the same file as {read}."
             )
-    files.write(out, seal.seal(draw(stated), stated.result_sha256, key))
+    page = draw(stated, signature.fingerprint(key.public_key()))
+    files.write(out, signature.sign(page, stated.result_sha256, key))
     print(f"{out}: certificate for {stated.name}")
     if flags := document.get("flags"):
-        print(
-            printable(
-                f"Before you sign it, read the flags in the report of this result: {len(flags)}."
-            )
+        text = f"Before you send it, read the flags in the report of this result: {len(flags)}."
+        print(printable(text))
+    return MADE
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Print whether a certificate is genuine.
+
+    Raises:
+        NoCertificate: the certificate or the result cannot be read.
+        BadKey: the key cannot be used, or an old certificate needs another kind of key.
+    """
+    try:
+        certificate = args.pdf.read_bytes()
+    except OSError as error:
+        raise facts.NoCertificate(f"{args.pdf} cannot be read: {error.strerror}.") from None
+    old = signature.is_old(certificate)
+    if old != bool(args.key) and (old or args.key):
+        raise signature.BadKey(
+            f"{args.pdf} was made by an earlier version: it needs --key, the secret key of that time."
+            if old
+            else f"{args.pdf} does not need --key, but the school's public key: --public-key."
         )
-    return 0
+    expected = facts.result_sha256(facts.read_result(args.result)) if args.result else None
+    try:
+        if old:
+            signed = signature.verify_old(certificate, signature.read_old_key(args.key))
+        else:
+            signed = signature.verify(certificate)
+        if args.public_key and signed.public_key != signature.read_public_key(args.public_key):
+            raise signature.NotValid("it was signed with another key.")
+        if expected and signed.result_sha256 != expected:
+            raise signature.NotValid("it belongs to another result.")
+    except signature.NotValid as error:
+        print(f"{args.pdf}: not valid: {error}")
+        return NOT_VALID
+    if not old and not args.public_key:
+        print(
+            f"{args.pdf}: no byte has changed since it was signed with the key that has the fingerprint"
+        )
+        print(signature.fingerprint(signed.public_key))
+        print(
+            "Any person can make a key. Compare the fingerprint with the one that the school publishes."
+        )
+        return NOT_COMPARED
+    result = " It belongs to this result." if expected else ""
+    print(f"{args.pdf}: valid. It was made with this key, and no byte has changed since.{result}")
+    return MADE

@@ -27,8 +27,8 @@ STATEMENT = (
 LEFT, ROW_TOP, ROW_STEP = 0.16, 0.455, 0.037
 
 
-def draw(facts: Facts) -> bytes:
-    """Return the page.
+def draw(facts: Facts, fingerprint: str) -> bytes:
+    """Return the page, which names the key that signs it by its `fingerprint`.
 
     Raises:
         NoCertificate: the font lacks a letter of the name or of the course.
@@ -54,8 +54,9 @@ def draw(facts: Facts) -> bytes:
     _text(figure, (LEFT, 0.125), f"Issued: {facts.issued}", SANS, 10.5, "black")
     figure.add_artist(Rectangle((0.6, 0.12), 0.24, 0.0008, fc="black", ec="none"))
     _text(figure, (0.6, 0.1), "Instructor", SANS, 9, GREY)
-    note = "Only the instructor can verify this file. A printed copy proves nothing."
-    _centred(figure, 0.058, f"Result {facts.result_sha256}. {note}", MONO, 7, GREY)
+    note = "Verify this file: hvdgrade certificate verify FILE. A printed copy proves nothing."
+    _centred(figure, 0.07, f"{note} Key: {fingerprint}", MONO, 7, GREY)
+    _centred(figure, 0.055, f"Result: {facts.result_sha256}", MONO, 7, GREY)
 
     metadata = {"Title": f"Certificate: {facts.name}", "Subject": facts.course}
     metadata |= {"Keywords": f"result-sha256={facts.result_sha256}", "CreationDate": None}

@@ -77,6 +77,23 @@ class Observation:
         return {w.epoch: w for w in self.weights if w.rank == rank}
 
 
+@dataclass(frozen=True)
+class ProbeForm:
+    """A form of the probe, for scripts that do not suit its usual one.
+
+    Attributes:
+        steps: steps of an epoch, for a script that writes the record itself, or whose weights move late.
+            Default 0: as in the graded run.
+        bits: precision of the networks, 64 or 32. Default None: 64 unless batches are too large for that.
+        in_turns_of: an earlier probe: its first run is kept, and the second run is repeated with the copies
+            of a batch in turns, see `hvdlab.probe_mode`. Default: none.
+    """
+
+    steps: int = 0
+    bits: int | None = None
+    in_turns_of: "Probe | None" = None
+
+
 @dataclass
 class Probe:
     """The files to compare: for each run, the number of steps done -> one file of weights per rank.

@@ -13,6 +13,7 @@ by letting every rank do all the work.
 from dataclasses import asdict
 
 from hvdgrade.evidence.evidence import UNMOVED, Evidence, ProbeEvidence
+from hvdgrade.evidence.observation import ProbeForm
 from hvdgrade.judge import causes
 from hvdgrade.judge.causes import likely
 from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
@@ -30,7 +31,7 @@ from hvdgrade.judge.traffic import (
     shortage,
 )
 from hvdgrade.profiles import Profile
-from hvdlab.probe_mode import SHORT_EPOCH
+from hvdlab.probe_mode import FIRST, SECOND, SHORT_EPOCH
 
 NOT_PROBED = Finding(
     "skipped",
@@ -202,24 +203,27 @@ def tolerance(found: ProbeEvidence, rules: Profile) -> float:
     return rules.rounding_tolerance if sends_16_bits(found, rules) else rules.equivalence_tolerance
 
 
-def other_probes(evidence: Evidence, rules: Profile) -> list[dict]:
-    """Return the options for repeating a failed probe, for scripts that do not suit its first form."""
+def other_probes(evidence: Evidence, rules: Profile) -> list[ProbeForm]:
+    """Return the forms in which to repeat a failed probe, for scripts that do not suit its first form."""
     found = evidence.probe
-    apart = found.compared and tolerance(found, rules) < found.distance < UNMOVED
-    options = [{"in_turns_of": found.probe, "bits": found.probe.bits}] if apart else []
+    steps, bits = found.probe.steps, found.probe.bits
+    forms = []
+    if found.compared and tolerance(found, rules) < found.distance < UNMOVED:
+        forms.append(ProbeForm(steps, bits, in_turns_of=found.probe))
     early = found.replicas > rules.replica_tolerance and found.updates is None
     grows = (exchange_growth(found.probe, rules) or 0) > rules.max_exchange_growth
     if found.compared and (early or grows):
         # On a busy machine the grader may count the bytes of a run late, and a thread that reads ahead of the
         # training may record the weights early.
-        options.append({"bits": found.probe.bits})
-    if not found.probe.steps and (nothing_learned(found, rules) or found.distance >= UNMOVED):
+        forms.append(ProbeForm(steps, bits))
+    if not steps and (nothing_learned(found, rules) or found.distance >= UNMOVED):
         # A script may read a whole epoch before it trains, or learn nothing in the first steps of a warmup.
-        options.append({"steps": SHORT_EPOCH})
+        forms.append(ProbeForm(SHORT_EPOCH))
     # A script may send float32 gradients as float16, and float64 gradients as they are.
     less = found.compared and shortage(evidence, rules) is not None
-    doubtful = found.probe.bits == 64 and (less or may_suit_float32_only(found, rules))
-    return options + ([{"bits": 32}] if doubtful else [])
+    if bits == 64 and (less or may_suit_float32_only(found, rules)):
+        forms.append(ProbeForm(steps, 32))
+    return forms
 
 
 def may_suit_float32_only(found: ProbeEvidence, rules: Profile) -> bool:
@@ -243,10 +247,13 @@ def did_not_finish(case: Case) -> tuple[str, str] | None:
     seen = found.probe.failed
     if seen is None:
         return None
-    rationale = (
-        f"a short run on few images did not finish ({seen.stop_cause.replace('_', ' ')}), "
-        "although the graded run did"
-    )
+    if seen.stop_cause == "ended":
+        rationale = (
+            f"a short run ended before its weights after steps {FIRST} and {SECOND} were recorded"
+        )
+    else:
+        cause = seen.stop_cause.replace("_", " ")
+        rationale = f"a short run did not finish ({cause}), although the graded run did"
     error = last_error(seen.output) or where_they_wait(seen)
     help = likely(case, *causes.PROBE_STOPPED)
     return rationale, f"{error}. {help}" if error else help

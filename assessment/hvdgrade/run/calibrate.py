@@ -12,16 +12,15 @@ and the budget follows from the speed without them.
 
 import json
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hvdgrade import HvdgradeError
 from hvdgrade.evidence.observation import Calibration
-from hvdgrade.profiles import Profile
+from hvdgrade.record_limits import ASSESSMENT_LIMITS
+from hvdgrade.run.job import Job
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import SandboxedRun
-from hvdlab.assessment_networks import VARIABLE
 
 SCRIPTS = Path(__file__).parent / "calibration"  # torch.py and keras.py
 
@@ -40,33 +39,24 @@ def framework(imports: frozenset[str]) -> str:
     return "keras" if keras and "torch" not in roots else "torch"
 
 
-def calibrate(
-    framework: str,
-    ranks: int,
-    data: Path,
-    rules: Profile,
-    tier: str,
-    tell: Callable[..., None] = lambda text, **facts: None,
-) -> Calibration:
-    """Measure the training speed of `framework` on `ranks` processes with the network of `rules`.
+def calibrate(framework: str, job: Job, shown: Path) -> Calibration:
+    """Measure the training speed of `framework` on the ranks of a job with the network of its profile.
 
     Args:
         framework: "torch" or "keras".
-        ranks: number of processes.
-        rules: the profile, with the network, the batch size and the seconds of the calibration.
-        tell: progress callback. Default: does nothing.
+        shown: folder with the data sets.
 
     Raises:
         CalibrationFailed: not every process reported its speed.
     """
-    source, seconds = (SCRIPTS / f"{framework}.py").read_bytes(), rules.calibration_seconds
-    arguments = (str(seconds), str(rules.batch_size))
-    variables = {VARIABLE: rules.network}
-    jail = SandboxedRun(
-        source, ranks, data, arguments, variables=variables, tier=tier, gpus=rules.uses_gpus
+    seconds, ranks = job.rules.calibration_seconds, job.ranks
+    program = replace(job, source=(SCRIPTS / f"{framework}.py").read_bytes())
+    # The limits of the records do not matter: it records nothing.
+    jail = program.sandboxed(
+        shown, (str(seconds), str(job.rules.batch_size)), records=ASSESSMENT_LIMITS
     )
     with TemporaryDirectory() as evidence, jail:
-        seen = observe(jail, Path(evidence), limit=seconds + 120, stall=60, tell=tell)
+        seen = observe(jail, Path(evidence), limit=seconds + 120, stall=60, tell=job.tell)
     lines = re.findall(r"<stdout>: ?(\{.*\})$", seen.output, re.MULTILINE)
     try:
         results = [json.loads(line) for line in lines]

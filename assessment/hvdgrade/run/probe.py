@@ -14,11 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from hvdgrade.evidence.observation import Observation, Probe
-from hvdgrade.profiles import Profile
+from hvdgrade.evidence.observation import Observation, Probe, ProbeForm
+from hvdgrade.run.job import Job
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import SandboxedRun
-from hvdlab import assessment_networks
 from hvdlab.probe_mode import FIRST, LAST, MOST_IN_FLOAT64, SECOND, SHORT_EPOCH, batch_size
 from hvdlab.system.hardware import usable_cores
 
@@ -29,56 +27,49 @@ UNTIL_OF_SHORT_EPOCHS = {"apart": 6 * SHORT_EPOCH, "together": 3 * SHORT_EPOCH}
 
 
 def probe(
-    source: bytes,
-    ranks: int,
+    job: Job,
     views: Callable[[Path, int], tuple[list[Path], Path]],
     folder: Path,
     batch: int,
     evidence: Path,
-    rules: Profile,
-    tier: str | None,
-    tell: Callable[..., None] = lambda text, **facts: None,
-    steps: int = 0,
-    bits: int | None = None,
-    in_turns_of: Probe | None = None,
+    form: ProbeForm,
     graded_seconds: float = 0.0,
 ) -> Probe:
-    """Run `source` on the data of the probe, see `hidden_data.for_probe`.
+    """Run the script of a job on the data of the probe, see `hidden_data.for_probe`.
 
     Args:
-        ranks: number of processes.
         views: writes the data of the probe into a folder, for so many steps of an epoch.
+        folder: where to write them; what an earlier probe left there is used again.
         batch: batch size per rank in the graded run.
-        tell: progress callback. Default: does nothing.
-        steps: steps of an epoch, for a script that writes the record itself. Default: as in the graded run.
-        bits: precision of the lab's networks, 64 or 32. Default: 64 unless batches are too large for that.
-        in_turns_of: an earlier probe: its first run is kept, and the second run is repeated with the copies
-            of a batch in turns, see `hvdlab.probe_mode`.
+        evidence: folder to which the weights are copied.
+        form: of the probe.
         graded_seconds: duration of the graded run. Each run of the probe may take as long, because on a slow
             machine it needs more time, too.
     """
+    rules, ranks, steps, bits = job.rules, job.ranks, form.steps, form.bits
     if bits is None:
         in_a_step = ranks * batch_size(batch, batch, ranks)
         bits = 64 if in_a_step <= MOST_IN_FLOAT64 else 32
     per_rank, together = views(folder / f"probe-{steps}", steps)
-    result, in_turns = Probe(batch, steps, bits), in_turns_of is not None
+    result, earlier = Probe(batch, steps, bits), form.in_turns_of
     for name, data, copies in (("apart", per_rank, 1), ("together", together, ranks)):
-        if in_turns and name == "apart":  # a batch has no copies in this run
-            result.runs[name], result.seen[name] = in_turns_of.runs[name], in_turns_of.seen[name]
-            result.views_enforced = in_turns_of.views_enforced
+        if earlier and name == "apart":  # a batch has no copies in this run
+            result.runs[name], result.seen[name] = earlier.runs[name], earlier.seen[name]
+            result.views_enforced = earlier.views_enforced
             continue
         number = len(result.runs) + 1
-        how = f", in float{bits}" * (bits != 64) + ", in another order" * in_turns
-        tell(f"probing how {ranks} ranks work together ({number} of 2{how}) ...", stage="probing")
+        how = f", in float{bits}" * (bits != 64) + ", in another order" * bool(earlier)
+        job.tell(
+            f"probing how {ranks} ranks work together ({number} of 2{how}) ...", stage="probing"
+        )
         copied = Path(mkdtemp(prefix=f"{name}-", dir=evidence))
         variables = {
-            VARIABLE: f"{copies}x{ranks}x{in_turns:d}x{bits}x{steps}",
-            assessment_networks.VARIABLE: rules.network,
+            VARIABLE: f"{copies}x{ranks}x{bool(earlier):d}x{bits}x{steps}",
             "NVIDIA_TF32_OVERRIDE": "0",  # its rounding errors are larger than what the probe measures
         }
-        given = {"gpus": rules.uses_gpus, "records": replace(rules, max_epochs=LAST + 1).records}
+        records = replace(rules, max_epochs=LAST + 1).records
         until = (UNTIL_OF_SHORT_EPOCHS if steps else UNTIL)[name]
-        with SandboxedRun(source, ranks, data, variables=variables, tier=tier, **given) as jail:
+        with job.sandboxed(data, variables=variables, records=records) as jail:
             # Ranks that share cores need proportionally more time.
             limit = rules.probe_seconds * max(1.0, ranks / usable_cores())
             limit = max(limit, graded_seconds)

@@ -11,17 +11,15 @@ Such a submission is not gradable, and no attempt is lost, as with a script that
 import difflib
 import json
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hvdgrade.evidence.observation import Observation
-from hvdgrade.profiles import Profile
+from hvdgrade.run.job import Job
 from hvdgrade.run.monitor import observe
-from hvdgrade.run.sandboxed_run import SandboxedRun
 from hvdgrade.submission.script import SCRIPT, NotGradable, import_statements
-from hvdlab.assessment_networks import VARIABLE
 
 # The program that tries import statements. An import may replace any name that does not begin with "_".
 BEGIN = """
@@ -45,19 +43,12 @@ GROUPS, OTHERS = ("torch", "keras", "lab", "parallel"), {"horovod", "hvdlab", "n
 REFUSED = re.compile(r"hvdlab\.recordable\.NotRecordable: (Recorder: .{1,600})$", re.MULTILINE)
 
 
-def require_start(
-    source: bytes,
-    seen: Observation,
-    data: Path,
-    rules: Profile,
-    tier: str,
-    tell: Callable[..., None] = lambda text, **facts: None,
-) -> None:
+def require_start(job: Job, seen: Observation, shown: Path) -> None:
     """Check that a run did not end before its first epoch for one of the reasons of this module.
 
     Args:
-        source: the bytes of the script.
-        tell: progress callback. Default: does nothing.
+        seen: the run.
+        shown: folder with the data sets that the run was shown.
 
     Raises:
         NotGradable: it did. The message says what to change.
@@ -68,16 +59,14 @@ def require_start(
         raise NotGradable(f"{SCRIPT} stopped before its first epoch. It says: {refused[1]}")
     if "ImportError: " not in seen.output and "ModuleNotFoundError: " not in seen.output:
         return
-    lines = import_statements(source)
-    tell("trying the imports of the submission ...")
-    for statement, (kind, message) in failures(list(lines), data, rules, tier).items():
+    lines = import_statements(job.source)
+    job.tell("trying the imports of the submission ...")
+    for statement, (kind, message) in failures(list(lines), job, shown).items():
         if f"{kind}: {message}" in seen.output:
             raise NotGradable(f"{SCRIPT}, line {lines[statement]}, {explain(statement, message)}")
 
 
-def failures(
-    statements: list[str], data: Path, rules: Profile, tier: str
-) -> dict[str, tuple[str, str]]:
+def failures(statements: list[str], job: Job, shown: Path) -> dict[str, tuple[str, str]]:
     """Return which import statements fail here: statement -> (name of the exception, message).
 
     They run in the sandbox, with the Python and the environment of a submission, but without its source. The
@@ -85,11 +74,11 @@ def failures(
 
     Args:
         statements: import statements of one line each. At most MAX_STATEMENTS are tried.
+        shown: folder with the data sets.
     """
     tries = [TRY % (each, each) for each in statements[:MAX_STATEMENTS]]
     program = "".join([BEGIN, *tries, END]).encode()
-    given = {"variables": {VARIABLE: rules.network}, "tier": tier, "gpus": rules.uses_gpus}
-    trial = SandboxedRun(program, 1, data, **given)
+    trial = replace(job, source=program, ranks=1).sandboxed(shown)
     with TemporaryDirectory() as copies, trial:
         seen = observe(trial, Path(copies), limit=TRIAL_SECONDS, stall=STALL_SECONDS)
     printed = re.findall(r"<stdout>: ?(\{.*\})$", seen.output, re.MULTILINE)

@@ -50,10 +50,10 @@ def read(path: Path) -> LabSource:
     exercises: dict[str, int] = {}  # id -> first line
     predictions, questions = set(), set()
     for node in ast.walk(ast.parse(text)):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        if not isinstance(node, ast.Call):
             continue
         first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-        name = node.func.attr
+        name = ast.unparse(node.func).rpartition(".")[2]
         if name.startswith("check_"):
             case = first if isinstance(first, int) else None
             id = exercise_id(int(path.name[:2]), name, case)

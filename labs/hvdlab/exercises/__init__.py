@@ -21,7 +21,9 @@ import inspect
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ParamSpec
 
 import numpy as np
@@ -35,6 +37,7 @@ Parameters = ParamSpec("Parameters")
 
 MAX_SHOWN_NUMBERS = 8  # a message shows smaller arrays, and not larger ones
 MAX_SHOWN_LETTERS = 200
+CHECKS = str(Path(__file__).parent)  # a line in this folder is not the learner's
 
 
 class NotYet(HvdlabError, AssertionError):
@@ -54,16 +57,23 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @functools.wraps(check)
     def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        try:
+        with unusable_answers():
             check(*arguments, **options)
-        except (HvdlabError, NotImplementedError):
-            raise
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
         record_solved(lab, check.__name__, arguments[0] if by_case else None)
 
     return checked
+
+
+@contextmanager
+def unusable_answers() -> Iterator[None]:
+    """Raise NotYet where a check stumbles over an answer that it did not expect, such as None."""
+    try:
+        yield
+    except (HvdlabError, NotImplementedError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise NotYet(f"the check cannot use this answer. It raises {what}.") from error
 
 
 def record_solved(lab: int, check: str, case: int | None = None) -> None:
@@ -106,7 +116,11 @@ def call(function: Callable, *arguments: object, name: str | None = None) -> obj
     except (NotImplementedError, NotYet):
         raise
     except Exception as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if frame.line]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.line and not frame.filename.startswith(CHECKS)
+        ]
         where = f", in `{frames[0].line}`" if frames else ""
         raise NotYet(f"{name} raises {type(error).__name__}: {error}{where}.") from error
 
@@ -128,16 +142,26 @@ def call_unchanged(function: Callable, *arguments: object, name: str | None = No
     before = copy.deepcopy(arguments)
     answer = call(function, *arguments, name=name)
     for old, new in zip(before, arguments, strict=True):
-        try:
-            same = np.array_equal(old, new, equal_nan=True)
-        except TypeError:  # no numbers
-            same = old == new
-        if not same:
+        if not unchanged(old, new):
             raise NotYet(
-                f"{name} changes what it is given: {old} is {new} afterwards. The caller still needs it, so "
-                "work on a copy."
+                f"{name} changes what it is given: {received(old)} is {received(new)} afterwards. The caller "
+                "still needs it, so work on a copy."
             )
     return answer
+
+
+def unchanged(old: object, new: object) -> bool:
+    """Return whether two values are equal: numbers, arrays, text, or lists, tuples and dicts."""
+    if isinstance(old, dict):
+        return old.keys() == new.keys() and all(unchanged(old[key], new[key]) for key in old)
+    if isinstance(old, list | tuple):
+        return len(old) == len(new) and all(map(unchanged, old, new))
+    try:
+        return np.array_equal(old, new, equal_nan=True)
+    except TypeError:  # text and None cannot be nan
+        return np.array_equal(old, new)
+    except RuntimeError:  # a tensor that requires a gradient
+        return bool((old == new).all())
 
 
 def numbers(
@@ -155,7 +179,7 @@ def numbers(
     if answer is None:
         raise NotYet(f"{case} returned None: is `return` missing?")
     try:
-        array = np.asarray(answer, float)
+        array = None if isinstance(answer, str) else np.asarray(answer, float)
     except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor that requires a gradient
         array = None
     if isinstance(shape, int):
@@ -240,29 +264,13 @@ def shown(values: object) -> str:
     """Return numbers as text for a message: four significant digits, or more for large whole numbers.
 
     Args:
-        values: A number, an array or a tuple of numbers, or None.
+        values: A number, an array or a tuple of numbers, a text, or None.
     """
-    if values is None or isinstance(values, bool):
-        return str(values)
+    if values is None or isinstance(values, bool | str):
+        return repr(values)
     if isinstance(values, tuple):
         return f"({', '.join(map(shown, values))})"
     if np.ndim(values):
         return f"[{', '.join(map(shown, values))}]"
     value = float(values)
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-
-
-def check_yes_or_no(function: Callable, cases: Iterable[tuple[tuple, bool, str]]) -> None:
-    """Demand True or False from a learner's function in each case.
-
-    Raises:
-        NotYet: An answer is wrong, or is neither True nor False.
-    """
-    for arguments, expected, reason in cases:
-        called = f"{function.__name__}({', '.join(map(repr, arguments))})"
-        with np.errstate(all="ignore"):
-            answer = call_unchanged(function, *arguments)
-        if not isinstance(answer, bool | np.bool_):
-            raise NotYet(f"{called} must return True or False. Received: {received(answer)}")
-        if answer != expected:
-            raise NotYet(f"{called} must be {expected}, yours is {bool(answer)}: {reason}.")

@@ -15,11 +15,15 @@ from hvdlab.exercises.harness.conversion_judgements import (
     check_learning_rate,
     check_output_lines,
     check_restarts,
+    check_sent_state,
     check_shards,
     check_writers,
+    choose_gpu,
+    refuse_unequal_rates,
 )
 from hvdlab.exercises.harness.conversion_runs import (
     HELDOUT,
+    HOROVOD,
     IMAGES,
     describe_models,
     print_right,
@@ -33,7 +37,7 @@ from hvdlab.script_analysis.script import Script
 
 @exercise
 def check_init(script: str | Path) -> None:
-    """Demand an import of Horovod as `hvd` and a call of `hvd.init()`, after which ranks have numbers.
+    """Demand a call of `hvd.init()`, after which ranks have numbers.
 
     Args:
         script: The path of the script.
@@ -44,18 +48,16 @@ def check_init(script: str | Path) -> None:
             "Horovod's own Keras module does nothing in Keras 3: it accepts the optimizer and never "
             "averages. Write `import hvdlab.keras.horovod as hvd`."
         )
-    if "horovod" not in source.full.get("hvd", ""):
-        raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
-    if "hvd.init" not in script_facts.called(source):
-        raise NotYet("Horovod is imported, but hvd.init() is not called: the ranks do not connect.")
     run = run_step("init", script)
-    connected = [{"rank": 0}, {"rank": 1}]
-    reported = [run.horovod(rank) for rank in range(2)] if run else connected
-    if None in reported and "hvd.shutdown" in script_facts.called(source):
-        reported = connected  # after hvd.shutdown() Horovod reports no rank
-    if None in reported:
-        raise NotYet("hvd.init() is in the script, but a rank ends before it has called it.")
-    if {each["rank"] for each in reported} != {0, 1}:
+    reported = [run.horovod(rank) for rank in range(2)] if run else []
+    if None in reported and "hvd.shutdown" not in script_facts.called(source):
+        if not source.horovod:
+            raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
+        raise NotYet(
+            "Horovod is imported, but hvd.init() is not called, or a rank ends before it: the ranks do not "
+            "connect."
+        )
+    if reported and None not in reported and {each["rank"] for each in reported} != {0, 1}:
         raise NotYet(
             f"Horovod reports rank {reported[0]['rank']} on both ranks: they did not connect."
         )
@@ -71,7 +73,6 @@ def check_device(script: str | Path) -> None:
         script: The path of the script.
     """
     source = script_facts.read(script)
-    called = script_facts.called(source)
     if lines := gpu_choice.remainders(source):
         raise NotYet(
             f"line {lines[0]} takes the remainder of the local rank by the number of GPUs. With fewer GPUs "
@@ -79,32 +80,16 @@ def check_device(script: str | Path) -> None:
             '("Duplicate GPU detected"). Call rank_device(hvd) instead: its ranks can share a GPU, because '
             "they exchange gradients through host memory."
         )
-    helper = gpu_choice.chosen_by_helper(source)
-    if not helper and "hvd.local_rank" not in called and "hvd.rank" in called:
-        raise NotYet(
-            "hvd.rank() counts over all machines: on the second machine of four GPUs, rank 4 would look "
-            "for a fifth GPU. hvd.local_rank() counts on one machine."
-        )
-    if not helper and "hvd.local_rank" not in called:
-        raise NotYet(
-            "no device is chosen: rank_device(hvd) is not called, and neither is hvd.local_rank(), the "
-            "number of a rank on its machine."
-        )
-    for init in source.hvd("init"):
-        for call in [*source.hvd("local_rank"), *source.named("rank_device")]:
-            if source.inside[call] is source.inside[init] and call.lineno < init.lineno:
-                raise NotYet(
-                    f"{ast.unparse(call)} is called before hvd.init(): no rank has a number yet."
-                )
-    if not helper and not script_facts.chooses_device_by_local_rank(source):
-        raise NotYet(
-            "hvd.local_rank() is called, but no device is chosen by it: pass it to "
-            "torch.cuda.set_device(...) or tf.config.set_visible_devices(...)."
-        )
-    chosen = "the device that rank_device chooses for it" if helper else "the GPU of its local rank"
-    print_right(
-        run_step("device", script), f"each rank uses {chosen}. Without a GPU nothing changes."
-    )
+    try:
+        run = run_step("device", script)
+        chosen = choose_gpu(script, "hvd.local_rank(), or call rank_device(hvd)", HOROVOD)
+    except NotYet as error:
+        if "not been initialized" not in str(error):
+            raise
+        raise NotYet(f"{error} Call it after hvd.init(): before, no rank has a number.") from None
+    by_helper = "the device that rank_device chooses for it"
+    by = by_helper if chosen.get("helper") else "the GPU of its local rank"
+    print_right(run, f"each rank uses {by}. Without a GPU nothing changes.")
 
 
 @exercise
@@ -114,10 +99,9 @@ def check_output(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    script_facts.refuse_local_rank(script_facts.read(script), "print")
+    script_facts.read(script)
     run = run_step("output", script)
-    lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
-    check_output_lines(lines)
+    check_output_lines(run)
     two = "Look at the table, though: rank 0 prints the numbers of its own model only."
     print_right(run, f"only rank 0 prints. {describe_models(run, two)}")
 
@@ -149,6 +133,7 @@ def check_optimizer(script: str | Path) -> None:
         ) from None
     if run is None:
         return print_right(run, "the script can be read.")
+    refuse_unequal_rates(run)
     before, after = run.distance(0), run.distance(1)
     if run.drifts():
         raise NotYet(
@@ -158,7 +143,6 @@ def check_optimizer(script: str | Path) -> None:
             + f" hvd.DistributedOptimizer(...) {'returns' if wrapped else 'averages'}."
         )
     check_learning_rate(run)
-    script_facts.refuse_local_numbers(source)
     two = (
         f"Their distance was {before:.4f} after one epoch and is {after:.4f} after two: it does not "
         "shrink, because they began with different weights."
@@ -174,28 +158,27 @@ def check_broadcast(script: str | Path) -> None:
         script: The path of the script.
     """
     source = script_facts.read(script)
-    called, torch = script_facts.called(source), source.torch
-    call = "hvd.broadcast_parameters" if torch else "hvd.callbacks.BroadcastGlobalVariablesCallback"
-    others = source.named("BroadcastGlobalVariablesCallback")
-    others += source.hvd("broadcast_variables", "broadcast_global_variables")
-    if call not in called and (torch or not others):
-        raise NotYet(f"{call} is not called: each rank keeps its own random weights.")
-    if torch and "hvd.broadcast_optimizer_state" not in called:
-        raise NotYet(
-            "the optimizer's state is not broadcast (hvd.broadcast_optimizer_state): when a run resumes, "
-            "only rank 0 would have its momentum."
-        )
-    run = run_step("broadcast", script)
+    run = run_step("broadcast", script, "--checkpoint", "checkpoints")
     if run and summary(run.report())["models"] > 1:
+        refuse_unequal_rates(run)
         if run.drifts():
             raise NotYet(
                 "the weights of the ranks differ and drift apart: gradients are not averaged any more."
             )
+        if not any("roadcast" in name for name in script_facts.called(source)):
+            name = (
+                "broadcast_parameters"
+                if source.torch
+                else "callbacks.BroadcastGlobalVariablesCallback"
+            )
+            raise NotYet(f"hvd.{name} is not called: each rank keeps its own random weights.")
         raise NotYet(
-            f"the weights of the ranks differ, though {call} is called. Is it called for this model, by "
-            "every rank, before the first step"
-            + ("?" if torch else ", and in the list of callbacks of fit?")
+            "the weights of the ranks differ, though the script calls a broadcast. Is it called for this "
+            "model, by every rank, before the first step"
+            + ("?" if source.torch else ", and in the list of callbacks of fit?")
         )
+    if run:
+        check_sent_state(script)
     weights = run.report()["weights"].iloc[0] if run else "?"
     print_right(run, f"the trained weights of both ranks have the same hash, {weights}.")
 
@@ -207,7 +190,7 @@ def check_sharding(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    script_facts.refuse_local_numbers(script_facts.read(script))
+    script_facts.read(script)
     run = run_step("sharding", script, complain=False)
     if run is None:
         return print_right(run, "the script can be read.")
@@ -225,13 +208,7 @@ def check_metrics(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    source = script_facts.read(script)
-    script_facts.refuse_local_numbers(source)
-    if not script_facts.divides_beside_batches(source):
-        raise NotYet(
-            "each rank evaluates all held-out images: nothing but the training images is divided by "
-            "hvd.rank() and hvd.size(). Give each rank every size-th, beginning with its own number."
-        )
+    script_facts.read(script)
     run = run_step("metrics", script)
     if run is None:
         return print_right(run, "the script can be read.")
@@ -246,7 +223,7 @@ def check_checkpoint(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    script_facts.refuse_local_rank(script_facts.read(script), "save", "checkpoint")
+    script_facts.read(script)
     run = run_step("checkpoint", script, "--checkpoint", "checkpoints")
     names = check_writers(run)
     print_right(run, f"rank 0 writes {names}, rank 1 writes nothing.")

@@ -1,224 +1,224 @@
-"""Checks of lab 6: norms of a data-parallel step, the law of steps, the choice of a batch, rescaling.
-
-Each check begins with a case that is computed by hand, for which the results of known mistakes are known.
-"""
+"""Exercises of lab 6: norms of a data-parallel step, the law of steps, the choice of a batch, rescaling."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, call_unchanged, compare, exercise, number, numbers, right
+from hvdlab.exercises import NotYet, call_unchanged, number, numbers, received
+from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 
-ANY = None  # in a wrong answer: this number can be anything
+RNG = np.random.default_rng(6)
 
 
-@exercise
-def check_norms_before_and_after(norms_before_and_after: Callable) -> None:
-    """Demand the mean squared norm of the ranks, the squared norm of their mean, and that mean.
+def norms_before_and_after(ranks):
+    small_norm2 = np.mean([sum(np.sum(part**2) for part in rank) for rank in ranks])
+    average = [np.mean(parts, axis=0) for parts in zip(*ranks, strict=True)]
+    big_norm2 = sum(np.sum(part**2) for part in average)
+    return small_norm2, big_norm2, average
 
-    Args:
-        norms_before_and_after: The learner's `norms_before_and_after(ranks)`, where each rank is a list of
-            arrays.
-    """
-    ranks = [[np.array([3.0, 0.0]), np.array([[4.0]])], [np.array([1.0, 2.0]), np.array([[0.0]])]]
-    small, big = _norms(norms_before_and_after, ranks, "two ranks")
-    mistakes = {
+
+def norms_and_average(norms_before_and_after: Callable, ranks: list) -> dict[str, object]:
+    """Return the two norms, and each array of the average gradient."""
+    name = "norms_before_and_after"
+    found = call_unchanged(norms_before_and_after, ranks, name=name)
+    if not (isinstance(found, tuple | list) and len(found) == 3):
+        raise NotYet(
+            f"{name} must return three things: (small_norm2, big_norm2, average). "
+            f"Received: {received(found)}"
+        )
+    small, big, average = found
+    if not (isinstance(average, tuple | list) and len(average) == len(ranks[0])):
+        raise NotYet(
+            f"The third result of {name} must be a list with one array for each array of a rank: the mean "
+            f"gradient. Received: {received(average)}"
+        )
+    values = {"small_norm2 of": number(small, name), "big_norm2 of": number(big, name)}
+    for n, part in enumerate(average):
+        values[f"Array {n} of the average of"] = numbers(part, f"average[{n}] of {name}", None)
+    return values
+
+
+# fmt: off
+check_norms_before_and_after = FunctionExercise(
+    norms_before_and_after,
+    [
+        Case(([[np.array([3.0, 0.0]), np.array([[4.0]])], [np.array([1.0, 2.0]), np.array([[0.0]])]],),
+             "By hand: the ranks have 9 + 0 + 16 = 25 and 1 + 4 + 0 = 5, whose mean is 15. The mean gradient "
+             "is [2, 1] and [[2]], with 4 + 1 + 4 = 9.",
+             "norms_before_and_after([[[3, 0], [[4]]], [[1, 2], [[0]]]])"),
+        Case(([[RNG.normal(size=(4, 3)), RNG.normal(size=3)] for _ in range(8)],),
+             "Use all ranks and all arrays that are passed.", "norms_before_and_after of eight ranks"),
+    ],
+    {
         "These are norms without the square: add up the squares and take no root.":
-            [((5 + 5**0.5) / 2, 3), ((5 + 5**0.5) / 2, ANY)],
-        "The first number is the sum over the ranks: divide it by the number of ranks.": (30, ANY),
+            [("in rank)", "in rank) ** 0.5", "in average)", "in average) ** 0.5"),
+             ("in rank)", "in rank) ** 0.5")],
+        "The first number is the sum over the ranks: divide it by the number of ranks.":
+            ("np.mean([", "np.sum(["),
         "The second number belongs to the sum of the gradients: an all-reduce of gradients takes the mean.":
-            (ANY, 36),
-        "You use the first array of each rank only: add up the squares of all its arrays.": (7, ANY),
+            ("= sum(", "= len(ranks) ** 2 * sum("),
+        "The average is the sum over the ranks: divide it by their number.":
+            ("np.mean(parts", "np.sum(parts"),
+        "You use the first array of each rank only: add up the squares of all its arrays.":
+            [("in rank)", "in rank[:1])"), ("in rank)", "in rank[:1])", "in average)", "in average[:1])")],
         "Both numbers are the mean squared norm of the ranks. The second one is the squared norm of the mean "
-        "gradient: average first, then square.": (15, 15),
-        "The two numbers are swapped: the first one belongs to the single ranks.": (9, 15),
-    }  # fmt: skip
-    by_hand = (
-        "By hand: the ranks have 9 + 0 + 16 = 25 and 1 + 4 + 0 = 5, whose mean is 15. The mean gradient is "
-        "[2, 1] and [[2]], with 4 + 1 + 4 = 9."
-    )
-    compare("the pair of numbers for two ranks", (small, big), (15, 9), mistakes, by_hand)
-    rng = np.random.default_rng(6)
-    many = [[rng.normal(size=(4, 3)), rng.normal(size=3)] for _ in range(8)]
-    flat = np.array([np.concatenate([part.ravel() for part in rank]) for rank in many])
-    expected = np.square(flat).sum(1).mean(), np.square(flat.mean(0)).sum()
-    compare("the pair for eight ranks", _norms(norms_before_and_after, many, "eight"), expected)
-    right(
-        "15 and 9 by hand, and the same for eight ranks. The mean has the smaller norm, because the noise of "
-        "the ranks partly cancels."
-    )
+        "gradient: average first, then square.":
+            ("return small_norm2, big_norm2", "return small_norm2, small_norm2"),
+        "The two numbers are swapped: the first one belongs to the single ranks.":
+            ("return small_norm2, big_norm2", "return big_norm2, small_norm2"),
+        "Average over the ranks only: np.mean(parts, axis=0).": ("axis=0", "axis=None"),
+    },
+    passed="15 and 9 by hand, and the same for eight ranks. The mean has the smaller norm, because the noise "
+    "of the ranks partly cancels.",
+    observe=norms_and_average,
+)
+# fmt: on
 
 
-def _norms(function: Callable, ranks: list, name: str) -> tuple[float, float]:
-    """Return the two numbers of an answer, after a check of its mean gradient."""
-    case = f"norms_before_and_after of {name}"
-    given = [[part.copy() for part in rank] for rank in ranks]
-    answer = call(function, given)
-    for rank, original in zip(given, ranks, strict=True):
-        if not all(np.array_equal(*pair) for pair in zip(rank, original, strict=True)):
-            raise NotYet(
-                f"{function.__name__} changes the gradients that it is given. Work on copies, because the "
-                "caller still needs them."
-            )
-    if answer is None:
-        raise NotYet(f"{case} returned None: is `return` missing?")
-    if not (isinstance(answer, tuple | list) and len(answer) == 3):
-        raise NotYet(
-            f"{case} must return three things: (small_norm2, big_norm2, average). Received: {answer!r}"
-        )
-    small, big = (number(value, case) for value in answer[:2])
-    expected = [np.mean(parts, axis=0) for parts in zip(*ranks, strict=True)]
-    average = answer[2]
-    if not (isinstance(average, tuple | list) and len(average) == len(expected)):
-        raise NotYet(
-            f"The third result of {case} must be a list with one array for each array of a rank: the mean "
-            f"gradient. Received: {average!r}"
-        )
-    for part, wanted in zip(average, expected, strict=True):
-        if np.shape(part) != wanted.shape:
-            raise NotYet(
-                f"{case}: an array of the mean gradient has the shape {np.shape(part)}, expected "
-                f"{wanted.shape}. Average over the ranks only: np.mean(parts, axis=0)."
-            )
-        compare(
-            f"{case}: an array of the mean gradient", np.asarray(part, float), wanted,
-            {"That is the sum over the ranks: divide by their number.": wanted * len(ranks)},
-        )  # fmt: skip
-    return small, big
+def scaling_law(batch, s_min, b_crit):
+    steps = s_min * (1 + b_crit / batch)
+    images = steps * batch
+    saved = b_crit / (2 * (batch + b_crit))
+    return steps, images, saved
 
 
-@exercise
-def check_scaling_law(scaling_law: Callable) -> None:
-    """Demand steps, images, and the fraction of the steps that twice the batch saves.
-
-    Args:
-        scaling_law: The learner's `scaling_law(batch, s_min, b_crit)`.
-    """
-    case = "scaling_law(50, 100, 200)"
-    answer = numbers(call_unchanged(scaling_law, 50, 100, 200), case, 3, "(steps, images, saved)")
-    mistakes = {
+# fmt: off
+check_scaling_law = FunctionExercise(
+    scaling_law,
+    [
+        Case((50, 100, 200), "By hand: S(50) = 100 (1 + 200 / 50) = 500 steps read 500 x 50 = 25,000 images, "
+             "and S(100) = 300 is 40 % less than 500.", expected=(500, 25_000, 0.4)),
+        Case((200, 100, 200), "At batch = b_crit twice the batch saves exactly a quarter of the steps.",
+             expected=(200, 40_000, 0.25)),
+        Case((np.array([16.0, 256.0]), 100, 200), "For an array of batches return three arrays of its shape.",
+             expected=[[1350, 178.125], [21_600, 45_600], [200 / 432, 200 / 912]]),
+    ],
+    {
         "The quotient is upside down: with a smaller batch there are more steps, 1 + b_crit / batch.":
-            (100 * (1 + 50 / 200), ANY, ANY),
+            ("b_crit / batch", "batch / b_crit"),
         "images is steps times batch: every step reads `batch` images.":
-            [(500, 500, ANY), (500, 10, ANY), (500, 5000, ANY)],
+            [("steps * batch", images) for images in ("steps", "steps / batch", "s_min * batch")],
         "That is the fraction of the steps that remains, S(2B) / S(B). The saved fraction is 1 minus it.":
-            (500, 25_000, 0.6),
+            ("saved =", "saved = 1 -"),
         "That is the number of steps saved: divide it by the steps of the single batch.":
-            (500, 25_000, 200),
+            ("saved =", "saved = steps *"),
         "That is S(B) / S(2B): divide the steps of the doubled batch by those of the single batch.":
-            [(500, 25_000, 500 / 300), (500, 25_000, 1 - 500 / 300)],
-        "saved is a fraction, not a percentage.": (500, 25_000, 40),
-    }  # fmt: skip
-    by_hand = (
-        "By hand: S(50) = 100 (1 + 200 / 50) = 500 steps read 500 x 50 = 25,000 images, and S(100) = 300 is "
-        "40 % less than 500."
-    )
-    compare(case, tuple(answer), (500, 25_000, 0.4), mistakes, by_hand)
-    case = "scaling_law(200, 100, 200)"
-    answer = numbers(call_unchanged(scaling_law, 200, 100, 200), case, 3, "(steps, images, saved)")
-    quarter = "At batch = b_crit twice the batch saves exactly a quarter of the steps."
-    compare(case, tuple(answer), (200, 40_000, 0.25), otherwise=quarter)
-    batches = np.array([16.0, 256.0])
-    case = "scaling_law(np.array([16, 256]), 100, 200)"
-    answer = call_unchanged(scaling_law, batches, 100, 200)
-    expected = np.array([[1350, 178.125], [21_600, 45_600], [200 / 432, 200 / 912]])
-    compare(case, numbers(answer, case, (3, 2)), expected)
-    right("by hand for 50 and 200 images, and for arrays. At b_crit the saving is a quarter.")
+            [("images, saved", "images, 1 / (1 - saved)"), ("images, saved", "images, 1 - 1 / (1 - saved)")],
+        "saved is a fraction, not a percentage.": ("saved =", "saved = 100 *"),
+        "saved compares with the steps of the single batch, and yours with those of the doubled one.":
+            ("images, saved", "images, 1 / (1 - saved) - 1"),
+        "For an array of batches return three arrays of its shape, and not their mean.":
+            ("return steps, images, saved", "return np.mean(steps), np.mean(images), np.mean(saved)"),
+    },
+    passed="by hand for 50 and 200 images, and for arrays. At b_crit the saving is a quarter.",
+    shape=None, meaning="(steps, images, saved)",
+)
+# fmt: on
 
 
-BATCHES, STEPS = np.array([64, 16, 32, 128]), np.array([1500.0, 3600, 2000, 1500])
-STEP_SECONDS = np.array([1.2, 1.0, 1.0, 1.3])
-WHY = (
+def choose_batch(batches, steps, step_seconds, images_per_rank, price, deadline):
+    best = None
+    for batch, count, each in zip(batches, steps, step_seconds, strict=True):
+        seconds = count * each
+        cost = batch / images_per_rank * seconds / 3600 * price
+        if seconds <= deadline and (best is None or cost < best[2]):
+            best = batch, seconds, cost
+    return best
+
+
+def three_or_none(choose_batch: Callable, *arguments: object) -> dict[str, np.ndarray | None]:
+    found = call_unchanged(choose_batch, *arguments, name="choose_batch")
+    if found is not None:
+        found = numbers(found, "choose_batch", 3, "(batch, seconds, cost) or None")
+    return {"": found}
+
+
+TABLE = (
+    np.array([128, 64, 16, 32]),
+    np.array([1500.0, 1500, 3600, 2000]),
+    np.array([1.3, 1.2, 1, 1]),
+)
+RUNS = (
     "The table has batches of 16, 32, 64 and 128 images with 16 images per rank, so 1, 2, 4 and 8 ranks. "
     "Their runs take 3600, 2000, 1800 and 1950 s and cost 2, 2.22, 4 and 8.67 at 2 per rank and hour."
 )
 
-
-@exercise
-def check_choose_batch(choose_batch: Callable) -> None:
-    """Demand the cheapest batch that meets a deadline, with its seconds and its cost, or None.
-
-    Args:
-        choose_batch: The learner's `choose_batch(batches, steps, step_seconds, images_per_rank, price,
-            deadline)`.
-    """
-    cost = 4000 / 3600 * 2
-    for deadline, expected in (
-        (2500, (32, 2000, cost)),
-        (1900, (64, 1800, 4.0)),
-        (9000, (16, 3600, 2.0)),
-        (2000, (32, 2000, cost)),
-        (1000, None),
-    ):
-        case = f"choose_batch with a deadline of {deadline} s"
-        table = BATCHES.copy(), STEPS.copy(), STEP_SECONDS.copy()
-        answer = call_unchanged(choose_batch, *table, 16, 2.0, deadline)
-        if expected is None:
-            if answer is not None:
-                raise NotYet(f"{case} is {answer!r}, expected None: no run is that fast. {WHY}")
-            continue
-        if answer is None:
-            late = " A run that ends exactly at the deadline meets it." if deadline == 2000 else ""
-            raise NotYet(f"{case} returned None, expected {expected}.{late} {WHY}")
-        batch, seconds, bill = expected
-        exactly = {"A run that ends exactly at the deadline meets it.": (64, 1800, ANY)}
-        mistakes = (exactly if deadline == 2000 else {}) | {
-            "The price is per hour: divide the seconds by 3600.": (batch, seconds, bill * 3600),
-            "The bill counts one rank only: multiply it by the number of ranks, batch / images_per_rank.":
-                [(16 * 2**k, s, s / 3600 * 2) for k, s in enumerate((3600, 2000, 1800, 1950)) if k],
-            "The bill counts images instead of ranks: divide the batch by images_per_rank.":
-                (batch, seconds, bill * 16),
-            "That is the fastest run. Of those that meet the deadline take the cheapest.":
-                (64, 1800, ANY) if batch != 64 else (ANY, ANY, ANY, ANY),
-            "That run is too late: compare its seconds with the deadline.":
-                [(b, s, ANY) for b, s in ((16, 3600), (32, 2000), (128, 1950)) if s > deadline],
-            "These are steps, not seconds: multiply them by the seconds of a step.": (64, 1500, ANY),
-            "That run costs more than another one that meets the deadline.":
-                [(b, s, ANY) for b, s in ((64, 1800), (128, 1950)) if b != batch],
-        }  # fmt: skip
-        mistakes = {text: wrong for text, wrong in mistakes.items() if np.size(wrong) != 4}
-        answer = numbers(answer, case, 3, "(batch, seconds, cost)")
-        compare(case, tuple(answer), expected, mistakes, WHY)
-    right("the cheapest batch for four deadlines, and None where no batch is fast enough.")
+# fmt: off
+check_choose_batch = FunctionExercise(
+    choose_batch,
+    [Case((*TABLE, 16, 2.0, deadline), f"{reason}{RUNS}", f"choose_batch with a deadline of {deadline} s",
+          expected) for deadline, expected, reason in [
+        (2500, (32, 2000, 20 / 9), ""),
+        (1900, (64, 1800, 4), ""),
+        (9000, (16, 3600, 2), ""),
+        (2000, (32, 2000, 20 / 9), "A run that ends exactly at the deadline meets it. "),
+        (1000, None, "No run is that fast, so return None. "),
+    ]],
+    {
+        "The price is per hour: divide the seconds by 3600.": (" / 3600", ""),
+        "The bill counts one rank only: multiply it by the number of ranks, batch / images_per_rank.":
+            ("batch / images_per_rank * ", ""),
+        "The bill counts images instead of ranks: divide the batch by images_per_rank.":
+            ("batch / images_per_rank", "batch"),
+        "That is the fastest run. Of those that meet the deadline take the cheapest.":
+            ("cost < best[2]", "seconds < best[1]"),
+        "That run is too late: compare its seconds with the deadline.": ("seconds <= deadline and ", ""),
+        "These are steps, not seconds: multiply them by the seconds of a step.": ("count * each", "count"),
+        "A run that ends exactly at the deadline meets it.": ("<= deadline", "< deadline"),
+        "That run costs more than another one that meets the deadline.":
+            [("(best is None or cost < best[2])", "best is None"),
+             (" and (best is None or cost < best[2])", "")],
+        "No run is that fast: return None where no run meets the deadline.":
+            ("return best", "return best or (0, 0, 0)"),
+    },
+    passed="the cheapest batch for four deadlines, and None where no batch is fast enough.",
+    observe=three_or_none,
+)
+# fmt: on
 
 
-@exercise
-def check_rescaled(rescaled: Callable) -> None:
-    """Demand other weights of the same function: the first layer divided, the second one multiplied."""
-    weights = [np.array([[2.0]]), np.array([1.0]), np.array([[3.0]]), np.array([5.0])]
-    answer = call(rescaled, [array.copy() for array in weights], 4)
-    case = "rescaled([[[2]], [1], [[3]], [5]], 4)"
-    if not (isinstance(answer, tuple | list) and len(answer) == 4):
-        raise NotYet(f"{case} must return a list of four arrays. Received: {answer!r}")
-    flat = [number(array, case) for array in answer]
-    mistakes = {
-        "Nothing was changed: divide the arrays of the first layer by the factor.": (2, 1, 3, 5),
+def rescaled(weights, factor):
+    first, first_bias, second, *rest = weights
+    return [first / factor, first_bias / factor, second * factor, *rest]
+
+
+def each_array(rescaled: Callable, weights: list, factor: float) -> dict[str, np.ndarray]:
+    found = call_unchanged(rescaled, weights, factor, name="rescaled")
+    if not (isinstance(found, tuple | list) and len(found) == len(weights)):
+        raise NotYet(
+            f"rescaled must return a list of {len(weights)} arrays. Received: {received(found)}"
+        )
+    return {
+        f"Array {n} of": numbers(array, f"array {n} of rescaled", None)
+        for n, array in enumerate(found)
+    }
+
+
+# fmt: off
+check_rescaled = FunctionExercise(
+    rescaled,
+    [
+        Case(([np.array([[2.0]]), np.array([1.0]), np.array([[3.0]]), np.array([5.0])], 4),
+             "Divide both arrays of the first layer by 4, multiply the weights of the second one by 4, and "
+             "leave its bias.", "rescaled([[[2]], [1], [[3]], [5]], 4)"),
+        Case(([RNG.normal(size=shape) for shape in ((5, 4), 4, (4, 3), 3, (3, 2), 2)], 3.0),
+             "The third layer must stay as it is.", "rescaled of a network of three layers"),
+    ],
+    {
+        "Nothing was changed: divide the arrays of the first layer by the factor.":
+            ("[first / factor, first_bias / factor, second * factor, *rest]", "list(weights)"),
         "The bias of the first layer must be divided, too, or its outputs are not 4 times smaller.":
-            (0.5, 1, 12, 5),
+            ("first_bias / factor", "first_bias"),
         "The second layer does not compensate: multiply its weights by the factor.":
-            [(0.5, 0.25, 3, 5), (0.5, 0.25, 0.75, 5)],
+            [("second * factor", "second"), ("second * factor", "second / factor")],
         "The bias of the second layer must stay: it is added after the weights have compensated.":
-            (0.5, 0.25, 12, 20),
+            ("*rest]", "rest[0] * factor, *rest[1:]]"),
         "You multiply the first layer and divide the second: it is the other way round here.":
-            (8, 4, 0.75, 5),
-    }  # fmt: skip
-    compare(case, tuple(flat), (0.5, 0.25, 12, 5), mistakes)
-    rng = np.random.default_rng(6)
-    many = [rng.normal(size=shape) for shape in ((5, 4), 4, (4, 3), 3, (3, 2), 2)]
-    x = rng.normal(size=(7, 5))
-    given = [array.copy() for array in many]
-    outputs = [_output(x, weights) for weights in (many, call(rescaled, given, 3.0))]
-    compare("the output of a network of three layers after rescaled", outputs[1], outputs[0])
-    if not all(np.array_equal(*pair) for pair in zip(given, many, strict=True)):
-        raise NotYet("rescaled changes the weights that it is given. Return new arrays.")
-    right(
-        "the weights differ and the outputs are the same, for one unit by hand and for three layers."
-    )
-
-
-def _output(x: np.ndarray, weights: list) -> np.ndarray:
-    for layer in range(0, len(weights), 2):
-        x = x @ weights[layer] + weights[layer + 1]
-        if layer + 2 < len(weights):
-            x = np.maximum(x, 0)
-    return x
+            lambda weights, factor: rescaled(weights, 1 / factor),
+        "Only the first two layers change, and the others must stay.":
+            ("*rest]", "rest[0], *[array * factor for array in rest[1:]]]"),
+    },
+    passed="the weights differ and the outputs are the same, for one unit by hand and for three layers.",
+    observe=each_array,
+)
+# fmt: on

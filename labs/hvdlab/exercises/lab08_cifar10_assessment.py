@@ -1,7 +1,6 @@
-"""Checks of lab 8, and a function that runs the grader from a notebook."""
+"""Exercises of lab 8, and a function that runs the grader from a notebook."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvdlab.course.experiment import save_document, shipped_document
-from hvdlab.course.training_runs import COLUMNS
-from hvdlab.exercises import NotYet, call, compare, exercise, number, right, shown
+from hvdlab.course.training_runs import COLUMNS, PARTS
+from hvdlab.exercises import NotYet, call_unchanged, exercise, number, received, right
 from hvdlab.exercises.harness import script_facts
+from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 from hvdlab.hints import hints
 
 KEPT = {  # what the converted script must still have
@@ -26,161 +26,189 @@ NO_HOROVOD = [
     for module in ("hvdlab.keras.horovod", "horovod.torch")
 ]
 EXPERIMENT = "cifar10_grading"  # the grading of the solution, for the site
+
+
+def least_efficiency(ranks, epochs, budget):
+    return epochs / (ranks * budget)
+
+
 # fmt: off
-EPOCH_SECONDS = 10.0
-RUNS = [  # (training accuracy, held-out accuracy) of each epoch, the seconds to the target, and the reason
-    ([(0.6, 0.6), (0.8, 0.75), (0.81, 0.76), (0.9, 0.8)], 30.0, "epochs 1 and 2 are good"),
-    ([(0.75, 0.70), (0.75, 0.70)], 20.0, "exactly at the target counts: >=, not >"),
-    ([(0.8, 0.75), (0.7, 0.69), (0.8, 0.75), (0.6, 0.6)], None, "two good ones, not in a row"),
-    ([(0.8, 0.60), (0.85, 0.65)], None, "the held-out accuracy must be at its target too"),
-    ([(0.6, 0.75), (0.7, 0.76)], None, "the training accuracy must be at its target too"),
-    ([(0.6, 0.6), (0.8, 0.75)], None, "one good epoch is not enough"),
-    ([(0.8, 0.6), (0.8, 0.75)], None, "held out is too low in the first of the two"),
-    ([(0.6, 0.75), (0.8, 0.75)], None, "train is too low in the first of the two"),
-    ([(0.8, 0.75), (0.8, 0.6)], None, "held out is too low in the second of the two"),
-    ([(0.8, 0.75), (0.6, 0.75)], None, "train is too low in the second of the two"),
-    ([(0.8, 0.75), (0.8, 0.6), (0.8, 0.75)], None, "between the good ones held out is too low"),
-    ([(0.8, 0.75), (0.7, 0.75), (0.8, 0.75)], None, "between the good ones train is too low"),
-    ([], None, "a run without epochs has not reached the target"),
-]
+check_least_efficiency = FunctionExercise(
+    least_efficiency,
+    [
+        Case((2, 3, 2.6), "2 ranks with efficiency E finish 2 * E * 2.6 epochs: see hint 2.",
+             expected=3 / 5.2),
+        Case((4, 3, 2.6), "4 ranks need half of the efficiency that 2 ranks need."),
+        Case((1, 3, 2.6), "One process would need more than its own speed.", expected=3 / 2.6),
+        Case((2, 5, 4), "2 ranks with efficiency E finish 2 * E * 4 epochs.", expected=0.625),
+    ],
+    {
+        "That is for one process: N ranks make N epochs in the time of one.": ("(ranks * budget)", "budget"),
+        "That is upside down: more ranks must need less efficiency.":
+            ("epochs / (ranks * budget)", "ranks * budget / epochs"),
+        "The ranks share the work: divide by them, do not multiply.":
+            ("epochs / (ranks * budget)", "epochs * ranks / budget"),
+        "The epochs to train and the epochs of the budget are swapped.":
+            ("epochs / (ranks * budget)", "budget / (ranks * epochs)"),
+        "Do not cap it: a value above 1 says that it cannot be done.":
+            ("epochs / (ranks * budget)", "min(1, epochs / (ranks * budget))"),
+        "Do not round it.": ("epochs / (ranks * budget)", "round(epochs / (ranks * budget), 2)"),
+    },
+    passed="2 ranks need 58 % for three epochs in the time of 2.6, four need half of that.",
+)
 # fmt: on
 
 
-@exercise
-def check_least_efficiency(least_efficiency: Callable) -> None:
-    """Demand epochs / (ranks * budget): the efficiency that N ranks need to finish in the budget.
+def where_time_goes(marks, ranks):
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for (part, begin), (_, end) in zip(marks, marks[1:], strict=False):
+        seconds[part] += end - begin
+    total = sum(seconds.values())
+    fractions = {part: value / total for part, value in seconds.items()}
+    divided = seconds["reading"] + seconds["compute"] + seconds["evaluation"]
+    undivided = seconds["start-up"] + seconds["exchange"]
+    return seconds, fractions, (seconds["start-up"] + ranks * divided) / undivided
 
-    Args:
-        least_efficiency: The learner's `least_efficiency(ranks, epochs, budget)`.
-    """
-    for ranks, epochs, budget in ((2, 3, 2.6), (4, 3, 2.6), (1, 3, 2.6), (2, 5, 4)):
-        case = (
-            f"{ranks} ranks, {epochs} epochs, budget {budget} epochs of one process: the efficiency"
+
+def parts_and_bound(where_time_goes: Callable, marks: list, ranks: int) -> dict[str, float]:
+    """Return the seconds and the fraction of each part, and the bound of the speed-up."""
+    answer = call_unchanged(where_time_goes, marks, ranks, name="where_time_goes")
+    if not (isinstance(answer, tuple | list) and len(answer) == 3):
+        raise NotYet(
+            "where_time_goes must return three things, seconds, fractions, bound. Received: "
+            f"{received(answer)}"
         )
-        answer = number(_call(least_efficiency, ranks, epochs, budget), case)
-        expected = epochs / (ranks * budget)
-        mistakes = {
-            "That is for one process: N ranks make N epochs in the time of one.": epochs / budget,
-            "That is upside down: more ranks must need less efficiency.": ranks * budget / epochs,
-            "The ranks share the work: divide by them, do not multiply.": epochs * ranks / budget,
-            "The epochs to train and the epochs of the budget are swapped.": budget
-            / (ranks * epochs),
-            "Do not cap it: a value above 1 says that it cannot be done.": min(1, expected),
-        }
-        rounded = math.isclose(answer, expected, abs_tol=0.006)
-        compare(case, answer, expected, mistakes, "Do not round it." if rounded else "See hint 1.")
-    right("2 ranks need 58 % for three epochs in the time of 2.6, four need half of that.")
+    found = {}
+    for what, values in zip(("seconds", "fraction"), answer, strict=False):
+        if not isinstance(values, dict) or set(values) != set(PARTS):
+            raise NotYet(
+                f"where_time_goes must return two dicts with the keys {', '.join(PARTS)}, and the bound. "
+                f"Received: {received(values)}"
+            )
+        for part in PARTS:
+            found[f"the {what} of {part},"] = number(values[part], f"the {what} of {part}")
+    return found | {"the bound of the speed-up,": number(answer[2], "the bound")}
 
 
-PART_MARKS = [  # the run of the worked example: 22 s on 2 ranks
+# fmt: off
+EXAMPLE = [  # the worked example: 22 s
     ("start-up", 0.0), ("reading", 6.0), ("compute", 6.5), ("exchange", 11.5), ("compute", 13.0),
     ("reading", 13.5), ("compute", 14.0), ("exchange", 18.0), ("compute", 19.5), ("evaluation", 20.0),
     ("end", 22.0),
-]  # fmt: skip
-PART_SECONDS = {
-    "start-up": 6.0,
-    "reading": 1.0,
-    "compute": 10.0,
-    "exchange": 3.0,
-    "evaluation": 2.0,
-}
+]
+check_where_time_goes = FunctionExercise(
+    where_time_goes,
+    [Case((EXAMPLE, ranks), call=f"from the worked example on {ranks} ranks,",
+          reason="A part lasts from its own mark to the next mark. The whole run takes 22 s. Start-up and "
+          "exchange are not divided among the ranks: see hint 2.")
+     for ranks in (2, 4)],
+    {
+        "A part occurs several times: add up all its times.":
+            [("] += end", "] = end"), ("seconds[part] +=", "seconds[part] = seconds[part] or")],
+        "A part lasts from its own mark to the next mark: subtract the time of its own mark.":
+            ("+= end - begin", "+= end"),
+        "You added up when the parts begin. A part lasts until the next mark.":
+            ("+= end - begin", "+= begin"),
+        "That is a percentage: a fraction of the whole time is between 0 and 1.":
+            ("value /", "100 * value /"),
+        "Divide by the time of the whole run.": ("value / total", "value"),
+        "One process would need `ranks` times the seconds of reading, compute and evaluation.":
+            [("ranks * divided", "divided"), ("(seconds[\"start-up\"] + ranks * divided)", "total")],
+        "The exchange remains with any number of ranks: start-up and exchange limit the speed-up.":
+            (' + seconds["exchange"]', ""),
+        "The start-up remains with any number of ranks: start-up and exchange limit the speed-up.":
+            ('seconds["start-up"] + seconds["exchange"]', 'seconds["exchange"]'),
+        "That is upside down: a speed-up is the time of one process divided by the time of many.":
+            ('(seconds["start-up"] + ranks * divided) / undivided',
+             'undivided / (seconds["start-up"] + ranks * divided)'),
+        "One process has nothing to exchange: its time is start-up + ranks * (the divided parts).":
+            [('(seconds["start-up"] + ranks * divided)', "ranks * total"),
+             ('(seconds["start-up"] +', "(undivided +")],
+        "One process starts once: the start-up is not multiplied by the ranks.":
+            ('(seconds["start-up"] + ranks * divided)', 'ranks * (seconds["start-up"] + divided)'),
+        "That is the speed-up of this run. The bound is for so many ranks that the divided parts vanish.":
+            ("divided) / undivided", "divided) / total"),
+    },
+    passed="22 s with 45 % compute; with any number of ranks such a run is at most 3.6 times as fast.",
+    observe=parts_and_bound,
+)
+# fmt: on
 
 
-@exercise
-def check_where_time_goes(where_time_goes: Callable) -> None:
-    """Demand seconds and fractions of each part, and the bound of the speed-up by Amdahl's law.
+def seconds_to_target(rows):
+    before = False
+    for row in rows:
+        good = row["train_accuracy"] >= 0.75 and row["heldout_accuracy"] >= 0.70
+        if good and before:
+            return row["seconds"]
+        before = good
+    return None
 
-    Args:
-        where_time_goes: The learner's `where_time_goes(marks, ranks)`: seconds, fractions, bound.
-    """
-    answer = call(where_time_goes, list(PART_MARKS), 2, name="where_time_goes")
-    if not (isinstance(answer, tuple) and len(answer) == 3):
-        raise NotYet(
-            f"where_time_goes must return three things, seconds, fractions, bound. Received: {_short(answer)}"
-        )
-    seconds, fractions, bound = answer
-    total = sum(PART_SECONDS.values())
-    for what, found in (("seconds", seconds), ("fractions", fractions)):
-        if not isinstance(found, dict) or set(found) != set(PART_SECONDS):
-            raise NotYet(
-                f"{what} must be a dict with the keys {', '.join(PART_SECONDS)}. Received: {_short(found)}"
-            )
-    for part, expected in PART_SECONDS.items():
-        each = [
-            later - begin
-            for (name, begin), (_, later) in zip(PART_MARKS, PART_MARKS[1:], strict=False)
-            if name == part
+
+def seconds_or_none(seconds_to_target: Callable, rows: list[dict]) -> dict[str, float | None]:
+    """Return the time of the target, which may be None."""
+    answer = call_unchanged(seconds_to_target, rows, name="seconds_to_target")
+    return {"": None if answer is None else number(answer, "seconds_to_target", "of seconds")}
+
+
+# fmt: off
+check_seconds_to_target = FunctionExercise(
+    seconds_to_target,
+    [
+        Case(([dict(zip(COLUMNS, (epoch, 1.0, *both, 10.0 * (epoch + 1)), strict=True))
+               for epoch, both in enumerate(accuracies)],),
+             f"{reason}.", call=f"(train, held out) = {accuracies}, 10 s per epoch: the time",
+             expected=seconds)
+        for accuracies, seconds, reason in [
+            ([(0.6, 0.6), (0.8, 0.75), (0.81, 0.76), (0.9, 0.8)], 30.0,
+             "Epochs 1 and 2 are good; the time is taken at the second of the two"),
+            ([(0.75, 0.70), (0.75, 0.70)], 20.0, "Exactly at the target counts: >=, not >"),
+            ([(0.8, 0.75), (0.7, 0.69), (0.8, 0.75), (0.6, 0.6)], None,
+             "Two epochs are good, but not in a row"),
+            ([(0.8, 0.60), (0.85, 0.65)], None, "The held-out accuracy must be at its target too"),
+            ([(0.6, 0.75), (0.7, 0.76)], None, "The training accuracy must be at its target too"),
+            ([(0.6, 0.6), (0.8, 0.75)], None, "One good epoch is not enough"),
+            ([(0.8, 0.6), (0.8, 0.75)], None, "The held-out accuracy is too low in the first of the two"),
+            ([(0.6, 0.75), (0.8, 0.75)], None, "The training accuracy is too low in the first of the two"),
+            ([(0.8, 0.75), (0.8, 0.6)], None, "The held-out accuracy is too low in the second of the two"),
+            ([(0.8, 0.75), (0.6, 0.75)], None, "The training accuracy is too low in the second of the two"),
+            ([(0.8, 0.75), (0.8, 0.6), (0.8, 0.75)], None,
+             "Between the good epochs is one whose held-out accuracy is too low"),
+            ([(0.8, 0.75), (0.7, 0.75), (0.8, 0.75)], None,
+             "Between the good epochs is one whose training accuracy is too low"),
+            ([], None, "A run without epochs has not reached the target"),
         ]
-        mistakes = {"A part occurs several times: add up all its times.": [each[0], each[-1]]}
-        given = number(seconds[part], f"the seconds of {part}")
-        says = "A part lasts from its own mark to the next mark."
-        compare(f"the seconds of {part}", given, expected, mistakes if len(each) > 1 else {}, says)
-    for part, expected in PART_SECONDS.items():
-        mistakes = {
-            "That is a percentage: a fraction of the whole time is between 0 and 1.": 100 * expected / total,
-            "Divide by the time of the whole run.": expected,
-        }  # fmt: skip
-        given = number(fractions[part], f"the fraction of {part}")
-        compare(f"the fraction of {part}", given, expected / total, mistakes, "The run takes 22 s.")
-    _check_bound(where_time_goes, bound)
-    right(
-        "22 s with 45 % compute; with any number of ranks such a run is at most 3.6 times as fast."
-    )
-
-
-def _check_bound(where_time_goes: Callable, bound: object) -> None:
-    divided = sum(PART_SECONDS[part] for part in ("reading", "compute", "evaluation"))
-    start, exchange = PART_SECONDS["start-up"], PART_SECONDS["exchange"]
-    total = divided + start + exchange
-    four = call(where_time_goes, list(PART_MARKS), 4, name="where_time_goes")[2]
-    for ranks, answer in ((2, bound), (4, four)):
-        case = f"the bound of the speed-up, from a run on {ranks} ranks,"
-        one = start + ranks * divided
-        mistakes = {
-            "One process would need `ranks` times the seconds of reading, compute and evaluation.":
-                [total / (start + exchange), (start + divided) / (start + exchange)],
-            "The exchange remains with any number of ranks: start-up and exchange limit the speed-up.":
-                one / start,
-            "The start-up remains with any number of ranks: start-up and exchange limit the speed-up.":
-                one / exchange,
-            "That is upside down: a speed-up is the time of one process divided by the time of many.":
-                (start + exchange) / one,
-            "One process has nothing to exchange: its time is start-up + ranks * (the divided parts).":
-                [ranks * total / (start + exchange), (one + exchange) / (start + exchange)],
-            "One process starts once: the start-up is not multiplied by the ranks.":
-                ranks * (start + divided) / (start + exchange),
-            "That is the speed-up of this run. The bound is for so many ranks that the divided parts vanish.":
-                one / total,
-        }  # fmt: skip
-        compare(case, number(answer, case), one / (start + exchange), mistakes, "See hint 2.")
-
-
-@exercise
-def check_seconds_to_target(seconds_to_target: Callable) -> None:
-    """Demand the time at the second of the first two consecutive epochs at the target.
-
-    The target is a training accuracy of at least 0.75 and a held-out accuracy of at least 0.70.
-
-    Args:
-        seconds_to_target: The learner's `seconds_to_target(rows)`, in seconds, or None.
-    """
-    for accuracies, expected, why in RUNS:
-        table = [
-            dict(
-                zip(COLUMNS, (epoch, 1.0, train, heldout, EPOCH_SECONDS * (epoch + 1)), strict=True)
-            )
-            for epoch, (train, heldout) in enumerate(accuracies)
-        ]
-        answer = _call(seconds_to_target, table)
-        case = f"(train, held out) = {accuracies}, 10 s per epoch: the time"
-        answer = answer if answer is None else number(answer, case, "of seconds")
-        if answer is expected is None:
-            continue
-        if answer is None or expected is None or not math.isclose(answer, expected):
-            if expected is not None and answer == expected - EPOCH_SECONDS:
-                why += "; the time is taken at the second of the two"
-            raise NotYet(f"{case} is {shown(answer)}, expected {shown(expected)}; {why}.")
-    right(f"{len(RUNS)} runs, judged with the rule of the grader.")
+    ],
+    {
+        "One good epoch is not enough: the one before it must be good, too.":
+            ("if good and before", "if good"),
+        "The time is taken at the second of the two epochs, and not at the first.":
+            ('row["seconds"]', "rows[row['epoch'] - 1]['seconds']"),
+        "That is the time of the whole run: return as soon as two good epochs were in a row.":
+            ('row["seconds"]', "rows[-1]['seconds']"),
+        "The good epochs must be in a row: forget the first one when an epoch is not good.":
+            ("before = good", "before = before or good"),
+        "An epoch is not good if one of its accuracies is too low, also if the other one is not.":
+            ("before = good", "before = good or before and (row['train_accuracy'] >= 0.75 or "
+             "row['heldout_accuracy'] >= 0.70)"),
+        "Exactly at the target counts: >=, not >.": (">=", ">"),
+        "The held-out accuracy must be at its target, too.": (' and row["heldout_accuracy"] >= 0.70', ""),
+        "The training accuracy must be at its target, too.": ('row["train_accuracy"] >= 0.75 and ', ""),
+        "An epoch is good if both accuracies are at their targets, and not only one: `and`, not `or`.":
+            ("0.75 and", "0.75 or"),
+        "In the first of the two epochs you do not test the held-out accuracy.":
+            ("before = good", 'before = row["train_accuracy"] >= 0.75'),
+        "In the first of the two epochs you do not test the training accuracy.":
+            ("before = good", 'before = row["heldout_accuracy"] >= 0.70'),
+        "In the second of the two epochs you do not test the held-out accuracy.":
+            ("if good and before", 'if before and row["train_accuracy"] >= 0.75'),
+        "In the second of the two epochs you do not test the training accuracy.":
+            ("if good and before", 'if before and row["heldout_accuracy"] >= 0.70'),
+    },
+    passed="13 runs, judged with the rule of the grader.",
+    observe=seconds_or_none,
+)
+# fmt: on
 
 
 @exercise
@@ -205,16 +233,6 @@ def check_conversion(path: str | Path) -> None:
     right(
         f"{path.name} has all that a Horovod script needs. The practice run shows whether it works."
     )
-
-
-def _call(function: Callable, *arguments: object) -> object:
-    given = ", ".join(map(_short, arguments))
-    return call(function, *arguments, name=f"{function.__name__}({given})")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else text[:57] + "..."
 
 
 def hand_in(

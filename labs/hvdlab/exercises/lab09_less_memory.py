@@ -1,247 +1,285 @@
-"""Checks of lab 9: activation checkpointing and gradient accumulation."""
+"""Exercises of lab 9: activation checkpointing and gradient accumulation."""
 
-import contextlib
-from collections.abc import Callable
-
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from hvdlab.exercises import NotYet, call, compare, exercise, right
+from hvdlab.exercises import NotYet, call, number, received
+from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 from hvdlab.exercises.lab09_one_device import small
 from hvdlab.torch.lab_networks import Block
 
 
 class Counted(Block):
-    """A block with dropout that records when it runs.
+    """A block with dropout that appends its number to `ran` in each forward pass."""
 
-    Args:
-        hidden_size: The width.
-        number: The number of the block.
-        ran: Where the block appends its number in each forward pass.
-        dropout: The probability of dropout.
-    """
-
-    def __init__(self, hidden_size: int, number: int, ran: list[int], dropout: float = 0.0) -> None:
+    def __init__(self, hidden_size, number, ran, dropout=0.0):
         super().__init__(hidden_size)
         self.number, self.ran, self.dropout = number, ran, nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the block's output and record the forward pass.
-
-        Args:
-            x: The input, of shape (batch, hidden_size).
-        """
+    def forward(self, x):
         self.ran.append(self.number)
         return self.dropout(super().forward(x))
 
 
-@exercise
-def check_run_in_segments(run_in_segments: Callable) -> None:
-    """Demand equal gradients, each block run twice, and one recomputation per segment, the last first.
+def output(answer, name):
+    """Return the output of a block, which a learner's function returned."""
+    if not torch.is_tensor(answer):
+        raise NotYet(
+            f"{name} must return the output of the last block. Received: {received(answer)}"
+        )
+    return answer
 
-    Args:
-        run_in_segments: The learner's `run_in_segments(blocks, x, segments)`.
-    """
-    for layers, segments in ((8, 3), (6, 1), (6, 6), (7, 2), (5, 4), (10, 4)):
-        case = f"{layers} blocks in {segments} segment{'s' * (segments > 1)}"
-        torch.manual_seed(0)
-        ran = []
-        blocks = nn.ModuleList(Counted(8, number, ran) for number in range(layers))
-        x = torch.randn(4, 8, requires_grad=True)
-        y = x
-        for block in blocks:
-            y = block(y)
-        expected = torch.autograd.grad(y.square().sum(), [x, *blocks.parameters()])
-        ran.clear()
-        y = call(run_in_segments, blocks, x, segments)
-        if not torch.is_tensor(y):
-            raise NotYet(f"run_in_segments must return the output of the last block, not {y!r}.")
-        if ran != list(range(layers)):
-            raise NotYet(f"{case}: in the forward pass the blocks ran in the order {ran}.")
-        ran.clear()
-        gradients = _backward(y, [x, *blocks.parameters()], ran, case)
-        _check_recomputation(ran, layers, segments, case)
-        if not all(map(torch.equal, gradients, expected)):
-            raise NotYet(f"{case}: the gradients differ from those of the plain chain.")
-    right(
-        "equal gradients to the last digit, and every block ran twice, in 1, 2, 3, 4 and 6 segments."
+
+def run_in_segments(blocks, x, segments):
+    for numbers in np.array_split(range(len(blocks)), segments):
+        segment = nn.Sequential(*(blocks[i] for i in numbers))
+        x = checkpoint(segment, x, use_reentrant=False)
+    return x
+
+
+def runs_of_blocks(run_in_segments, layers, segments):
+    """Return which blocks run in the forward and the backward pass, and whether the gradients are right."""
+    torch.manual_seed(0)
+    ran = []
+    blocks = nn.ModuleList(Counted(8, number, ran) for number in range(layers))
+    x = torch.randn(4, 8, requires_grad=True)
+    inputs = [x, *blocks.parameters()]
+    expected = torch.autograd.grad(nn.Sequential(*blocks)(x).square().sum(), inputs)
+    ran.clear()
+    y = output(
+        call(run_in_segments, blocks, x, segments, name="run_in_segments"), "run_in_segments"
     )
-
-
-def _backward(
-    y: torch.Tensor, inputs: list[torch.Tensor], ran: list[int], case: str
-) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of all inputs, or raise NotYet where the backward pass fails."""
+    values = {
+        "The order of the blocks in the forward pass of": np.array(ran),
+        "Whether the output has a graph in": y.requires_grad,
+    }
+    ran.clear()
     try:
         gradients = torch.autograd.grad(y.square().sum(), inputs, allow_unused=True)
-    except RuntimeError as error:
-        advice = (
-            f"blocks {ran} ran again, but not those that it needed. In a loop a lambda sees the last part "
-            "only: nn.Sequential(*part) keeps its own."
-            if ran
-            else "Is use_reentrant=False, and no block under no_grad?"
-        )
-        first = str(error).partition("\n")[0]
-        raise NotYet(f"{case}: the backward pass fails ({first}): {advice}") from None
-    if any(gradient is None for gradient in gradients):
-        raise NotYet(f"{case}: some gradients are missing. Was a part run under no_grad?")
-    return gradients
+    except RuntimeError:
+        gradients = []
+    parts = np.split(ran, np.flatnonzero(np.diff(ran) != 1) + 1)  # [4, 5, 2, 3]: [4, 5] and [2, 3]
+    return values | {
+        "The blocks that run again, in ascending order, in": np.sort(ran),
+        "Whether the backward pass ends without an error in": bool(gradients),
+        "The lengths of the segments that are recomputed, in descending order, in": np.sort(
+            [len(part) for part in parts]
+        )[::-1],
+        "The number of parameters and inputs without a gradient in": sum(
+            g is None for g in gradients
+        ),
+        "Whether the gradients are equal to those of the plain chain in": all(
+            g is not None and torch.equal(g, wanted)
+            for g, wanted in zip(gradients, expected, strict=bool(gradients))
+        ),
+    }
 
 
-def _check_recomputation(ran: list[int], layers: int, segments: int, case: str) -> None:
-    """Demand that each segment was recomputed once, the last first, and that their sizes are even."""
-    if not ran:
-        raise NotYet(f"{case}: no block ran again, so everything was kept: checkpoint(...).")
-    if once := sorted(set(range(layers)) - set(ran)):
-        raise NotYet(
-            f"{case}: blocks {once} did not run again, so their activations were kept. "
-            "(checkpoint_sequential leaves out the last segment; here checkpoint each.)"
-        )
-    parts = _ascending(ran)
-    if [number for part in parts[::-1] for number in part] != list(range(layers)):
-        raise NotYet(f"{case}: in the backward pass the blocks ran in the order {ran}.")
-    sizes = [len(part) for part in parts]
-    if len(parts) != segments:
-        raise NotYet(
-            f"{case}: in the backward pass {len(parts)} segments were recomputed, of {sizes[::-1]} blocks: "
-            "each call of checkpoint makes one."
-        )
-    if max(sizes) - min(sizes) > 1:
-        raise NotYet(
-            f"{case}: the segments have {sizes[::-1]} blocks. The largest decides the memory: their sizes "
-            "should differ by at most one."
-        )
+UNEVEN = (
+    "The largest segment decides the memory, so their lengths should differ by at most one: use "
+)
+NUMBERS, SPLIT = "np.array_split(range(len(blocks)), segments)", "np.split(np.arange(len(blocks)), "
+
+# fmt: off
+check_run_in_segments = FunctionExercise(
+    run_in_segments,
+    [Case((layers, segments), f"The segments have {lengths}. Each one runs again once, the last one first, "
+          "and the gradients are those of the plain chain.",
+          f"{layers} blocks in {segments} segment{'s' * (segments > 1)}")
+     for layers, segments, lengths in [
+        (8, 3, "3, 3 and 2 blocks"), (6, 1, "6 blocks"), (6, 6, "1 block each"), (7, 2, "4 and 3 blocks"),
+        (5, 4, "2, 1, 1 and 1 blocks"), (10, 4, "3, 3, 2 and 2 blocks")]],
+    {
+        "No block ran again, so everything was kept: call checkpoint(...) for each segment.":
+            ("checkpoint(segment, x, use_reentrant=False)", "segment(x)"),
+        "checkpoint_sequential leaves out the last segment, so its activations are kept: checkpoint each.":
+            lambda blocks, x, segments: checkpoint_sequential(blocks, segments, x, use_reentrant=False),
+        "Only the blocks of the last segment ran again. A lambda in a loop sees the last segment only when "
+        "it runs again: nn.Sequential(*part) keeps its own.":
+            ("checkpoint(segment", "checkpoint(lambda x: segment(x)"),
+        "Write use_reentrant=False: the old form of checkpoint fails with torch.autograd.grad.":
+            ("use_reentrant=False", "use_reentrant=True"),
+        "Run no block under no_grad: without a graph there is no backward pass.":
+            ("        x = checkpoint(segment, x, use_reentrant=False)",
+             "        with torch.no_grad():\n            x = segment(x)"),
+        "Each call of checkpoint makes a segment, and you call it for each block: call it `segments` times.":
+            (NUMBERS, "[[i] for i in range(len(blocks))]"),
+        UNEVEN + "np.array_split, not a last segment with all the rest.":
+            (NUMBERS, SPLIT + "[len(blocks) // segments * i for i in range(1, segments)])"),
+        UNEVEN + "np.array_split, not segments of a rounded length.":
+            (NUMBERS, SPLIT + "range(0, len(blocks), -(-len(blocks) // segments))[1:])"),
+        "The blocks run in a wrong order: begin with blocks[0].": ("blocks[i]", "blocks[-1 - i]"),
+        "Do not detach the input of a segment: the gradient must pass through it.":
+            ("segment, x", "segment, x.detach()"),
+    },
+    passed="equal gradients to the last digit, and every block ran twice, in 1, 2, 3, 4 and 6 segments.",
+    observe=runs_of_blocks,
+)
+# fmt: on
 
 
-def _ascending(numbers: list[int]) -> list[list[int]]:
-    """Return a list cut where the next number is not one more: [4, 5, 2, 3] gives [[4, 5], [2, 3]]."""
-    parts = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return parts
+def recomputed(block, x):
+    class Recompute(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, block, x):
+            ctx.block, ctx.random_state = block, torch.get_rng_state()
+            ctx.save_for_backward(x)
+            return block(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(ctx.random_state)
+                y = ctx.block(x)
+            y.backward(gradient)
+            return None, x.grad
+
+    return Recompute.apply(block, x)
 
 
-@exercise
-def check_recomputed(recomputed: Callable) -> None:
-    """Demand the gradients of two plain blocks with dropout, and an unchanged state of the generator."""
-    for dropout in (0.0, 0.5):
-        ran = []
-        torch.manual_seed(0)
-        blocks = nn.ModuleList(Counted(16, number, ran, dropout) for number in range(2))
-        x = torch.randn(32, 16, requires_grad=True)
-        plain, expected, expected_next = _train(lambda block, x: block(x), blocks, x)
-        ran.clear()
-        y, gradients, after = call(_train, recomputed, blocks, x, name="recomputed")
-        if not torch.is_tensor(y):
-            raise NotYet(f"recomputed(block, x) must return the block's output, not {y!r}.")
-        case = f"with a dropout of {dropout:g}"
-        if not torch.equal(y, plain):
-            raise NotYet(f"{case} the output differs from that of block(x): change backward only.")
-        if len(ran) != 4:
-            raise NotYet(
-                f"two blocks ran {len(ran)} times in forward and backward together, expected 4: each twice."
-            )
-        if any(gradient is None for gradient in gradients):
-            raise NotYet(f"{case} some gradients are missing.")
-        worst = max(float((a - b).abs().max()) for a, b in zip(gradients, expected, strict=True))
-        if worst > 0:
-            raise NotYet(
-                f"{case} the gradients are off by up to {worst:.2g}. Forward and recomputation must drop the "
-                "same activations: keep the generator's state of each forward pass, and restore it before "
-                "that block runs again."
-            )
-        if not torch.equal(after, expected_next):
-            raise NotYet(
-                "the gradients are right. But the backward pass leaves the generator in another state than a "
-                "plain one does, and the next step draws the same dropout again: use torch.random.fork_rng()."
-            )
-    right("gradients with a dropout of 0.5 equal to the last digit, and an unchanged generator.")
-
-
-def _train(run: Callable, blocks: nn.ModuleList, x: torch.Tensor) -> tuple:
-    """Return output, gradients and the generator's next number after `run(block, x)` of both blocks."""
+def two_blocks(run, dropout):
+    """Return output, gradients and the generator's next number of two blocks, and how often they ran."""
+    torch.manual_seed(0)
+    ran = []
+    blocks = nn.ModuleList(Counted(16, number, ran, dropout) for number in range(2))
+    x = torch.randn(32, 16, requires_grad=True)
     torch.manual_seed(1)
     torch.rand(1)  # so that the seed alone does not give the generator's state
-    blocks.zero_grad()
-    x.grad = None
     y = x
     for block in blocks:
-        y = run(block, y)
-        if not torch.is_tensor(y):
-            return y, [], None
+        y = output(call(run, block, y, name="recomputed"), "recomputed(block, x)")
     torch.rand(1)  # a draw between forward and backward pass
     y.square().sum().backward()
-    gradients = [value.grad for value in (x, *blocks.parameters())]
-    return y.detach(), [None if g is None else g.clone() for g in gradients], torch.rand(1)
+    gradients = [
+        [x.grad, *(p.grad for p in blocks[0].parameters())],
+        [p.grad for p in blocks[1].parameters()],
+    ]
+    return y, gradients, torch.rand(1), len(ran)
 
 
-@exercise
-def check_accumulate(accumulate: Callable) -> None:
-    """Demand the gradient of the mean loss of 10 examples from three micro-batches of at most 4.
+def compared_with_plain(recomputed, dropout):
+    """Return how two recomputed blocks differ from two plain ones."""
+    y, gradients, drawn, ran = two_blocks(recomputed, dropout)
+    plain, expected, next_number, _ = two_blocks(lambda block, x: block(x), dropout)
+    equal = [
+        all(a is not None and torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+        for found, wanted in zip(gradients, expected, strict=True)
+    ]
+    return {
+        "Whether the output is that of block(x) in": torch.equal(y, plain),
+        "The number of runs of a block, forward and backward together, in": ran,
+        "The number of missing gradients in": sum(g is None for part in gradients for g in part),
+        "Whether the gradients of the second block are right in": equal[1],
+        "Whether the gradients of the first block are right in": equal[0],
+        "Whether the generator is as after a plain step in": torch.equal(drawn, next_number),
+    }
 
-    Args:
-        accumulate: The learner's `accumulate(model, images, labels, micro_batch)`, which returns the loss.
-    """
+
+RESTORE = "torch.set_rng_state(ctx.random_state)"
+
+# fmt: off
+check_recomputed = FunctionExercise(
+    recomputed,
+    [
+        Case((0.0,), "Each block runs twice: forward, and again before its backward pass.",
+             "two blocks with a dropout of 0"),
+        Case((0.5,), "Forward and recomputation must drop the same activations: keep the generator's state "
+             "of each forward pass, and restore it before that block runs again.",
+             "two blocks with a dropout of 0.5"),
+    ],
+    {
+        "The recomputation drops other activations than the forward pass: keep the generator's state in "
+        "forward, and restore it before the block runs again.":
+            [(RESTORE, "pass"), (RESTORE, "torch.manual_seed(torch.initial_seed())")],
+        "Both blocks share one state, that of the last forward pass: keep the state of each forward pass in "
+        "its own ctx.": ("ctx.random_state", "recomputed.random_state"),
+        "The gradients are right. But the backward pass leaves the generator in another state than a plain "
+        "one does, and the next step draws the same dropout again: use torch.random.fork_rng().":
+            ("fork_rng(devices=[])", "fork_rng(devices=[], enabled=False)"),
+        "The block is not run again: its activations are kept.": ("Recompute.apply(block, x)", "block(x)"),
+        "Return the gradient of the input: the block before needs it.":
+            ("return None, x.grad", "return None, None"),
+    },
+    passed="gradients with a dropout of 0.5 equal to the last digit, and an unchanged generator.",
+    observe=compared_with_plain,
+)
+# fmt: on
+
+
+def accumulate(model, images, labels, micro_batch):
+    total = 0.0
+    for x, y in zip(images.split(micro_batch), labels.split(micro_batch), strict=True):
+        loss = F.cross_entropy(model(x), y) * (len(y) / len(labels))
+        loss.backward()
+        total += loss.detach()  # without detach() it would keep every graph
+    return total.item()
+
+
+def passes_and_gradient(accumulate):
+    """Return the passes of 10 examples in micro-batches of 4, the gradient, and the loss."""
     model, images, labels = small()
-    loss = F.cross_entropy(model(images), labels)
-    loss.backward()
-    loss = loss.item()
-    expected = _gradient(model)
-    model.zero_grad()
     events = []
-    with contextlib.ExitStack() as hooks:
-        for hook in (
-            model.register_forward_pre_hook(lambda _, inputs: events.append(len(inputs[0]))),
-            model[0].weight.register_hook(lambda gradient: events.append("backward")),
-        ):
-            hooks.callback(hook.remove)
-        returned = call(accumulate, model, images, labels, 4)
+    model.register_forward_pre_hook(lambda _, inputs: events.append(len(inputs[0])))
+    model[0].weight.register_hook(lambda gradient: events.append("backward"))
+    loss = call(accumulate, model, images, labels, 4, name="accumulate")
     sizes = [event for event in events if event != "backward"]
-    if sum(sizes) != 10 or max(sizes) > 4 or len(sizes) != 3:  # 4, 4 and 2, or 4, 3 and 3
-        raise NotYet(
-            f"of 10 examples in micro-batches of 4 the model saw {sizes}, expected [4, 4, 2]."
-        )
-    if "backward" not in events:
-        raise NotYet("there was no backward pass: call loss.backward() for each micro-batch.")
-    if events != [event for size in sizes for event in (size, "backward")]:
-        raise NotYet(
-            f"forward and backward passes came in the order {events}: call backward() for each micro-batch "
-            "before the next one goes forward, or the activations of all stay in memory."
-        )
-    answer = _gradient(model)
-    parts = []
-    for x, y in zip(images.split(sizes), labels.split(sizes), strict=True):
-        model.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        parts.append(_gradient(model))
-    mistakes = {
-        "That is the sum of three means: weight each with its fraction of the batch.": sum(parts),
-        f"The last micro-batch has {sizes[-1]} examples and counts like one of 4: its fraction is "
-        f"{sizes[-1]}/10, not 1/3.": sum(parts) / 3,
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    loss = loss.detach() if torch.is_tensor(loss) else loss
+    return {
+        "The number of examples that the model sees in": sum(sizes),
+        "The number of micro-batches in": len(sizes),  # 4, 4 and 2, or 4, 3 and 3
+        "The number of examples in the largest micro-batch of": max(sizes, default=0),
+        "The number of backward passes in": events.count("backward"),
+        "Whether each micro-batch goes backward before the next one goes forward in": events[1::2]
+        == ["backward"] * len(sizes),
+        "The gradient after": torch.cat([gradient.flatten() for gradient in gradients]).numpy(),
+        "The mean loss, a number, that is returned by": number(
+            loss, "accumulate", "(the mean loss)"
+        ),
+    }
+
+
+SHARE = " * (len(y) / len(labels))"
+ALL = "zip(images.split(micro_batch), labels.split(micro_batch), strict=True)"
+EVEN = (
+    "images.split(micro_batch), labels.split(micro_batch)",
+    "images.tensor_split(3), labels.tensor_split(3)",
+)
+BACKWARD = "        loss.backward()\n"
+
+# fmt: off
+check_accumulate = FunctionExercise(
+    accumulate,
+    [Case((), "It is the gradient, and the loss, of the mean over all 10 examples.",
+          "accumulate with 10 examples in micro-batches of 4")],
+    {
+        "That is the sum of three means: weight each with its fraction of the batch.": (SHARE, ""),
+        "Every micro-batch counts equally, but they have 4, 4 and 2 examples: the fraction of the last one "
+        "is 2/10, not 1/3.": (SHARE, " / 3"),
+        "Every micro-batch counts equally, but they have 4, 3 and 3 examples: the fraction of the last one "
+        "is 3/10, not 1/3.": (SHARE, " / 3", *EVEN),
         "It has only the last micro-batch: was zero_grad() called between?":
-            [parts[-1], parts[-1] * sizes[-1] / 10],
-        "That is the sum over the examples, not their mean.": expected * 10,
-    }  # fmt: skip
-    off = f"It is off by up to {float((answer - expected).abs().max()):.2g}."
-    compare(
-        "the gradient of the whole batch", answer, expected, mistakes, off, rtol=1e-4, atol=1e-6
-    )
-    wrong_loss = (
-        f"the gradients are right; return the mean loss, a number, here {loss:.4f}. Received:"
-    )
-    try:
-        mean = float(returned)
-    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of many
-        raise NotYet(f"{wrong_loss} {returned!r}") from None
-    if abs(mean - loss) > 1e-5:
-        raise NotYet(f"{wrong_loss} {mean:.4f}")
-    right("10 examples in three micro-batches: the gradient and the loss of the whole batch.")
-
-
-def _gradient(model: nn.Module) -> torch.Tensor:
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    return torch.cat([grad.flatten().clone() for grad in grads])
+            [(BACKWARD, "        model.zero_grad()\n" + BACKWARD),
+             (BACKWARD, "        model.zero_grad()\n" + BACKWARD, SHARE, "")],
+        "That is the sum over the examples, not their mean.": ("len(y) / len(labels)", "len(y)"),
+        "There is no backward pass: call loss.backward() for each micro-batch.": (BACKWARD, ""),
+        "Call backward() for each micro-batch before the next one goes forward, or the activations of all "
+        "stay in memory.":
+            (BACKWARD, "", "loss.detach()", "loss", "    return", "    total.backward()\n    return"),
+        "At most `micro_batch` examples may be in memory at once: split the batch.":
+            (ALL, "[(images, labels)]"),
+        "The last micro-batch is smaller than the others, and you leave it out.":
+            (ALL, ALL.replace("images.", "images[:8].").replace("labels.", "labels[:8].")),
+        "The gradient is right, but you return the sum of three means: return the mean loss of all examples.":
+            ("total += loss.detach()", "total += loss.detach() * len(labels) / len(y)"),
+        "The gradient is right, but you return the loss of the last micro-batch only.":
+            ("total +=", "total ="),
+    },
+    passed="10 examples in three micro-batches: the gradient and the loss of the whole batch.",
+    observe=passes_and_gradient, rtol=1e-4, atol=1e-6,
+)
+# fmt: on

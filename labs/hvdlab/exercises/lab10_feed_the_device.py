@@ -1,320 +1,360 @@
-"""Checks of lab 10: throughput of an input pipeline, vectorised augmentation, sharded reading."""
-
-from collections import Counter
-from collections.abc import Callable, Iterable
+"""Exercises of lab 10: throughput of an input pipeline, vectorised augmentation, sharded reading."""
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from numpy.lib.stride_tricks import sliding_window_view
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from hvdlab.course.input_pipeline import PAD, augment_image, draw
-from hvdlab.exercises import NotYet, call, call_unchanged, compare, exercise, number, right
+from hvdlab.exercises import NotYet, call, call_unchanged, exercise, received, right
+from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 
 SHARDS = [f"shard_{number:03d}.tar" for number in range(8)]
 LEAST_GAIN = 2.0
 
 
-@exercise
-def check_images_per_second(images_per_second: Callable) -> None:
-    """Demand the sum of the times without workers, and the longest of three times with workers.
-
-    Args:
-        images_per_second: The learner's `images_per_second(batch_size, load, train, workers, cores)`.
-    """
-    for load, train, workers, cores in (
-        (0.03, 0.01, 0, 2),
-        (0.03, 0.01, 1, 2),
-        (0.03, 0.01, 2, 2),
-        (0.04, 0.01, 2, 16),
-        (0.04, 0.01, 16, 16),
-    ):
-        case = (
-            f"images_per_second(128, load={load}, train={train}, workers={workers}, cores={cores})"
-        )
-        answer = number(call(images_per_second, 128, load, train, workers, cores), case)
-        both = load + train
-        if workers == 0:
-            expected = 128 / both
-            mistakes = {
-                "Without workers one process does both, one after the other: add the times.": 128
-                / max(load, train),
-            }
-        else:
-            expected = 128 / max(load / workers, train, both / cores)
-            mistakes = {
-                "With workers the training does not wait for the whole loading time: take the longest of the "
-                "three times, not the sum.": [128 / both, 128 / (load / workers + train)],
-                "Three processes share two cores: the work of a step needs at least (load + train) / cores.":
-                    128 / max(load / workers, train),
-                "The workers load different batches at the same time: divide the loading time by workers.":
-                    128 / max(load, train, both / cores),
-                "The training limits the throughput too: it is one of the three times.":
-                    128 / max(load / workers, both / cores),
-                "The slowest part decides: take the longest of the three times, not the shortest.":
-                    128 / min(load / workers, train, both / cores),
-            }  # fmt: skip
-        mistakes["That is the time of a step: divide the batch size by it."] = 128 / expected
-        mistakes["That is the number of steps per second: multiply it by the batch size."] = (
-            expected / 128
-        )
-        compare(case, answer, expected, mistakes, "See the worked example above the exercise.")
-    right("the sum without workers, and with workers the longest of three times.")
+def images_per_second(batch_size, load, train, workers, cores):
+    if workers == 0:
+        seconds = load + train
+    else:
+        seconds = max(load / workers, train, (load + train) / cores)
+    return batch_size / seconds
 
 
-@exercise
-def check_augment_batch(augment_batch: Callable) -> None:
-    """Demand the images that `augment_image` gives, for windows at all places.
+LONGEST = "max(load / workers, train, (load + train) / cores)"
 
-    Args:
-        augment_batch: The learner's `augment_batch(images, flipped, top, left)`.
-    """
-    random = np.random.default_rng(0)
-    images = random.integers(256, size=(81, 6, 8, 3)).astype(np.uint8)
-    top, left = (axis.ravel() for axis in np.mgrid[: 2 * PAD + 1, : 2 * PAD + 1])
-    flipped = random.random(81) < 0.5
-    answer = call_unchanged(augment_batch, images, flipped, top, left)
+# fmt: off
+check_images_per_second = FunctionExercise(
+    images_per_second,
+    [
+        Case((128, 0.03, 0.01, 0, 2), "Without workers a step takes 0.03 + 0.01 s.", expected=3200),
+        Case((128, 0.03, 0.01, 1, 2), "The three times of a step are 0.03, 0.01 and 0.02 s.",
+             expected=128 / 0.03),
+        Case((128, 0.03, 0.01, 2, 2), "The three times of a step are 0.015, 0.01 and 0.02 s.", expected=6400),
+        Case((128, 0.04, 0.01, 2, 16), "The three times of a step are 0.02, 0.01 and 0.003125 s.",
+             expected=6400),
+        Case((128, 0.04, 0.01, 16, 16), "The three times of a step are 0.0025, 0.01 and 0.003125 s.",
+             expected=12800),
+    ],
+    {
+        "Without workers one process does both, one after the other: add the times.":
+            ("seconds = load + train", "seconds = max(load, train)"),
+        "With workers the training does not wait for the whole loading time: take the longest of the three "
+        "times, not the sum.": [(LONGEST, "load + train"), (LONGEST, "load / workers + train")],
+        "The processes share the cores: the work of a step needs at least (load + train) / cores.":
+            (", (load + train) / cores", ""),
+        "The workers load different batches at the same time: divide the loading time by workers.":
+            ("load / workers", "load"),
+        "The training limits the throughput too: it is one of the three times.": (" train, (", " ("),
+        "The slowest part decides: take the longest of the three times, not the shortest.": ("max(", "min("),
+        "That is the time of a step: divide the batch size by it.": ("batch_size / seconds", "seconds"),
+        "That is the number of steps per second: multiply it by the batch size.":
+            ("batch_size / seconds", "1 / seconds"),
+    },
+    passed="the sum without workers, and with workers the longest of three times.",
+    meaning="of images per second",
+)
+# fmt: on
+
+
+def augment_batch(images, flipped, top, left):
+    padded = np.pad(images, ((0, 0), (PAD, PAD), (PAD, PAD), (0, 0)), mode="reflect")
+    windows = sliding_window_view(padded, images.shape[1:3], axis=(1, 2))
+    chosen = windows[np.arange(len(images)), top, left].transpose(0, 2, 3, 1)
+    chosen[flipped] = chosen[flipped][:, :, ::-1]
+    return chosen
+
+
+def augmented(augment_batch, *arguments):
+    """Return the type, the shape and the pixels of augmented images."""
+    answer = call_unchanged(augment_batch, *arguments, name="augment_batch")
     if not isinstance(answer, np.ndarray):
-        raise NotYet(f"augment_batch must return an array of NumPy. Received: {answer!r}")
-    if answer.shape != images.shape:
-        raise NotYet(
-            f"for images of shape {images.shape} the result has shape {answer.shape}. The axes are image, "
-            "row, column, channel; a sliding window appends its rows and columns at the end."
-        )
-    if answer.dtype != np.uint8:
-        raise NotYet(f"the images are uint8, and the result is {answer.dtype}: keep the type.")
-    middle = np.full(81, PAD)
-    mistakes = {
-        "No image is mirrored: flipped says which ones to mirror.": (~flipped & flipped, top, left),
-        "All images are mirrored: flipped says which ones to mirror.": (flipped | True, top, left),
-        "The wrong images are mirrored: those with flipped = True are mirrored.": (
-            ~flipped,
-            top,
-            left,
+        raise NotYet(f"augment_batch must return an array of NumPy. Received: {received(answer)}")
+    return {
+        "The shape of": np.array(answer.shape),
+        "The type of": str(answer.dtype),
+        "The result of": answer,
+    }
+
+
+TOP, LEFT = (axis.ravel() for axis in np.mgrid[: 2 * PAD + 1, : 2 * PAD + 1])
+FLIPPED = np.random.default_rng(0).random(81) < 0.5
+IMAGES = np.random.default_rng(1).integers(256, size=(81, 6, 8, 3)).astype(np.uint8)
+
+
+def images_of_case(*chosen):
+    """Return the arguments for some of the 81 images, and what augment_image makes of each."""
+    part = [array[list(chosen)] for array in (IMAGES, FLIPPED, TOP, LEFT)]
+    return {"arguments": tuple(part), "expected": {
+        "The result of": np.stack([augment_image(*each) for each in zip(*part, strict=True)])}}  # fmt: skip
+
+
+WINDOWS = "windows[np.arange(len(images)), "
+MIRROR = "    chosen[flipped] = chosen[flipped][:, :, ::-1]\n"
+
+# fmt: off
+check_augment_batch = FunctionExercise(
+    augment_batch,
+    [
+        Case(**images_of_case(40), call="augment_batch with one image, flipped=False, top=4 and left=4",
+             reason="This window is the image itself."),
+        Case(**images_of_case(*range(81)), call="augment_batch with 81 windows at all places",
+             reason="The padding is a reflection, the window of each image begins at its own top and left, "
+             "and those with flipped=True are mirrored."),
+    ],
+    {
+        "The axes are image, row, column, channel: a sliding window appends its rows and columns at the end.":
+            (".transpose(0, 2, 3, 1)", "", "[:, :, ::-1]", "[..., ::-1]"),
+        "The images are uint8: keep the type.": ("return chosen", "return chosen / 255"),
+        "No image is mirrored: flipped says which ones to mirror.": (MIRROR, ""),
+        "All images are mirrored: flipped says which ones to mirror.":
+            (MIRROR, "    chosen = chosen[:, :, ::-1]\n"),
+        "The wrong images are mirrored: those with flipped = True are mirrored.":
+            (MIRROR, "    flipped = ~flipped\n" + MIRROR),
+        "The images are mirrored upside down: mirror the columns, not the rows.":
+            ("[:, :, ::-1]", "[:, ::-1]"),
+        "top and left are swapped: top is the first row, left is the first column.":
+            (WINDOWS + "top, left", WINDOWS + "left, top"),
+        "All windows begin in the middle: use top and left.": (WINDOWS + "top, left", WINDOWS + "PAD, PAD"),
+        "All images have the window of the first one: each image has its own top and left.":
+            (WINDOWS + "top, left", WINDOWS + "top[0], left[0]"),
+        "The padding must be a reflection: np.pad(..., mode='reflect').":
+            [("reflect", "edge"), ("reflect", "symmetric"), ("reflect", "constant"), ("reflect", "wrap")],
+        "Cut out the window first, and then mirror it: in a mirrored image the window begins elsewhere.":
+            (MIRROR, "", "    padded",
+             "    images = images.copy()\n    images[flipped] = images[flipped, :, ::-1]\n    padded"),
+    },
+    passed="81 windows at all places, equal to augment_image to the last byte.", observe=augmented,
+)
+# fmt: on
+
+
+def my_shards(shards, rank, size):
+    worker = get_worker_info()
+    number, count = (worker.id, worker.num_workers) if worker else (0, 1)
+    reader, readers = rank * count + number, size * count
+    yield from shards[reader::readers]
+
+
+class Shards(IterableDataset):
+    """The shards that a learner's function reads on a rank; in a worker an error is an element."""
+
+    def __init__(self, my_shards, rank, size):
+        self.arguments = my_shards, rank, size
+
+    def read(self):
+        answer = call(self.arguments[0], list(SHARDS), *self.arguments[1:], name="my_shards")
+        if answer is None:
+            raise NotYet(
+                "my_shards returned None: write a generator with `yield`, or return a list."
+            )
+        return call(list, answer, name="my_shards")
+
+    def __iter__(self):
+        try:
+            yield from self.read()
+        except NotYet as error:
+            yield error
+
+
+def times_read(my_shards, size, workers):
+    """Return how often each shard is read, and how many shards each rank reads."""
+    parts = []
+    for rank in range(size):
+        data = Shards(my_shards, rank, size)
+        if workers:
+            own = {"num_workers": workers, "multiprocessing_context": "fork"}
+            parts.append(list(DataLoader(data, batch_size=None, **own)))
+        else:
+            parts.append(data.read())
+    read = [each for part in parts for each in part]
+    for each in read:
+        if isinstance(each, NotYet):
+            raise each
+        if not (isinstance(each, str) and each in SHARDS):
+            raise NotYet(
+                f"yield the given paths, such as {SHARDS[0]!r}. Received: {received(each)}"
+            )
+    return {
+        f"The list of how often each of {len(SHARDS)} shards is read with": np.array(
+            [read.count(shard) for shard in SHARDS]
         ),
-        "top and left are swapped: top is the first row, left is the first column.": (
-            flipped,
-            left,
-            top,
-        ),
-        "All windows begin in the middle: use top and left.": (flipped, middle, middle),
-        "All images have the window of the first one: each image has its own top and left.": (
-            flipped,
-            top[:1].repeat(81),
-            left[:1].repeat(81),
+        "The list of the numbers of shards that the ranks read with": np.array(
+            list(map(len, parts))
         ),
     }
-    if np.array_equal(answer, _one_by_one(images, flipped, top, left)):
-        right("81 windows at all places, equal to augment_image to the last byte.")
-        return
-    for sentence, drawn in mistakes.items():
-        if np.array_equal(answer, _one_by_one(images, *drawn)):
-            raise NotYet(sentence)
-    upside_down = np.where(flipped[:, None, None, None], answer[:, ::-1, ::-1], answer)
-    if np.array_equal(upside_down, _one_by_one(images, flipped, top, left)):
-        raise NotYet("The images are mirrored upside down: mirror the columns, not the rows.")
-    _name_first_difference(answer, images, flipped, top, left)
 
 
-def _name_first_difference(
-    answer: np.ndarray, images: np.ndarray, flipped: np.ndarray, top: np.ndarray, left: np.ndarray
-) -> None:
-    expected = _one_by_one(images, flipped, top, left)
-    wrong = np.flatnonzero((answer != expected).any(axis=(1, 2, 3)))
-    first = wrong[0]
-    raise NotYet(
-        f"{len(wrong)} of {len(images)} images differ from augment_image, the first is image {first} with "
-        f"flipped={bool(flipped[first])}, top={top[first]}, left={left[first]}. Is the padding a reflection, "
-        "and is the window cut out before it is mirrored?"
-    )
+READER = "rank * count + number, size * count"
+
+# fmt: off
+check_my_shards = FunctionExercise(
+    my_shards,
+    [Case((size, workers), "All readers together read each shard once, and the ranks read equally many: is "
+          "the step of the slice the number of all readers, size * num_workers, and are the readers numbered "
+          "from 0 without gaps?", f"{size} rank{'s' * (size > 1)} and {workers or 'no'} workers")
+     for size, workers in ((1, 0), (2, 0), (1, 2), (2, 2))],
+    {
+        "Every reader reads all shards. Divide them by rank and by worker: use rank and size.":
+            ("shards[reader::readers]", "shards"),
+        "Every worker of a rank reads the same shards, because every worker has a copy of the dataset: use "
+        "get_worker_info().": (READER, "rank, size"),
+        "The ranks read the same shards: use rank and size.": (READER, "number, count"),
+        "The number of all readers is size * num_workers: so is the step of the slice.":
+            (READER, "rank * count + number, size + count"),
+        "Two readers have the same number: number them rank * num_workers + worker.id.":
+            (READER, "rank + number, size * count"),
+    },
+    passed="8 shards, each read exactly once with 1 and 2 ranks, without workers and with 2.",
+    observe=times_read,
+)
+# fmt: on
 
 
-def _one_by_one(
-    images: np.ndarray, flipped: np.ndarray, top: np.ndarray, left: np.ndarray
-) -> np.ndarray:
-    return np.stack([augment_image(*each) for each in zip(images, flipped, top, left, strict=True)])
+def load_on_node(local_rank, download, barrier, load):
+    if local_rank == 0:
+        download()
+    barrier()
+    return load()
 
 
-class _Stream(IterableDataset):
-    def __init__(self, make: Callable[[], Iterable]) -> None:
-        self.make = make
+def calls_of_rank(load_on_node, local_rank):
+    """Return the calls in their order, and whether the result is that of the last one."""
+    calls, data = [], object()
+    steps = [
+        lambda name=name, result=result: (calls.append(f"{name}()"), result)[1]
+        for name, result in (("download", None), ("barrier", None), ("load", data))
+    ]
+    result = call(load_on_node, local_rank, *steps, name="load_on_node")
+    return {
+        "The order of the calls on": ", ".join(calls),
+        "Whether the result of load() is returned on": result is data,
+    }
 
-    def __iter__(self) -> Iterable:
-        return iter(self.make())
+
+IF, BARRIER = "    if local_rank == 0:\n        download()\n", "    barrier()\n"
+
+# fmt: off
+check_load_on_node = FunctionExercise(
+    load_on_node,
+    [Case((local_rank,), "Every rank must reach the barrier exactly once, and load after it; local rank 0 "
+          "downloads before it.", f"local rank {local_rank}") for local_rank in (0, 1, 2)],
+    {
+        "Only local rank 0 downloads.": ("if local_rank == 0", "if True"),
+        "One rank of each node must download: local rank 0.": ("local_rank == 0", "False"),
+        "Every rank must reach the barrier exactly once, or the others wait for ever.":
+            [(BARRIER, "    " + BARRIER), (BARRIER, "    if local_rank > 0:\n    " + BARRIER)],
+        "Without the barrier the other ranks load too early.": (BARRIER, ""),
+        "If the barrier comes before the download, the other ranks load too early.":
+            (BARRIER, "", IF, BARRIER + IF),
+        "A rank that loads before the barrier may read a file that is only half written.":
+            (BARRIER + "    return load()", "    data = load()\n    barrier()\n    return data"),
+        "Every rank needs the data: call load() on all of them.":
+            [("return load()", "return load() if local_rank == 0 else None"), ("return load()", "pass")],
+        "load_on_node must return what load() returns.": ("return load()", "load()"),
+    },
+    passed="one download per node, and every rank loads after the barrier.", observe=calls_of_rank,
+)
+# fmt: on
 
 
-@exercise
-def check_my_shards(my_shards: Callable) -> None:
-    """Demand that every shard is read once over all ranks and workers, and evenly.
+def array_batches(images, labels, batch_size, random):
+    order = random.permutation(len(labels))
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        changed = augment_batch(images[chosen], *draw(random, len(chosen)))
+        yield torch.from_numpy(changed), torch.from_numpy(labels[chosen])
 
-    Args:
-        my_shards: The learner's generator `my_shards(shards, rank, size)`.
-    """
 
-    def read(rank: int, size: int, workers: int) -> list:
-        def shards() -> list:
-            answer = my_shards(SHARDS, rank, size)
-            if answer is None:
-                raise NotYet(
-                    "my_shards returned None: write a generator with `yield`, or return a list."
-                )
-            return list(answer)
-
-        if workers == 0:
-            return shards()
-        own = {"num_workers": workers, "multiprocessing_context": "fork"}
-        return list(DataLoader(_Stream(shards), batch_size=None, **own))
-
-    for size, workers in ((1, 0), (2, 0), (1, 2), (2, 2)):
-        case = f"{len(SHARDS)} shards, {size} rank{'s' * (size > 1)}, {workers or 'no'} workers"
-        parts = [
-            call(read, rank, size, workers, name=f"my_shards(shards, {rank}, {size})")
-            for rank in range(size)
-        ]
-        found = Counter(shard for part in parts for shard in part)
-        if set(found) - set(SHARDS):
-            raise NotYet(f"{case}: yield the given paths. Received: {sorted(set(found))[:3]}")
-        times = max(found.values(), default=0)
-        if times > 1 and size > 1 and times == workers * size:
+def batches_of(array_batches, images, batch_size):
+    """Return the images and the labels of the batches of an epoch; the labels are 0, 1, 2, ..."""
+    arguments = images, np.arange(len(images)), batch_size, np.random.default_rng(0)
+    answer = call(array_batches, *arguments, name="array_batches")
+    batches = [] if answer is None else call(list, answer, name="array_batches")
+    for batch in batches or [None]:
+        if not (
+            isinstance(batch, tuple | list) and len(batch) == 2 and all(map(torch.is_tensor, batch))
+        ):
             raise NotYet(
-                f"{case}: each shard is read {times} times, once by every reader. Divide them by rank and by "
-                "worker."
+                f"array_batches must yield pairs of tensors, (images, labels). Received: {received(batch)}"
             )
-        if times > 1 and workers and times == workers:
-            raise NotYet(
-                f"{case}: each shard is read {times} times, once by every worker of a rank. Every worker "
-                "has a copy of the dataset: use get_worker_info()."
-            )
-        if times > 1:
-            raise NotYet(f"{case}: a shard is read {times} times. Use rank and size.")
-        missing = len(SHARDS) - len(found)
-        if missing:
-            raise NotYet(
-                f"{case}: {missing} shards are read by no reader. Is the step of the slice the number of all "
-                "readers, size * num_workers, and are the readers numbered from 0 without gaps?"
-            )
-        lengths = [len(part) for part in parts]
-        if len(set(lengths)) > 1:
-            raise NotYet(f"{case}: the ranks read {lengths} shards. They must read equally many.")
-    right("8 shards, each read exactly once with 1 and 2 ranks, without workers and with 2.")
+    return [images for images, _ in batches], [labels for _, labels in batches]
 
 
-@exercise
-def check_load_on_node(load_on_node: Callable) -> None:
-    """Demand download, barrier, load on local rank 0, and barrier, load on the other ranks.
-
-    Args:
-        load_on_node: The learner's `load_on_node(local_rank, download, barrier, load)`.
-    """
-    for local_rank in (0, 1, 2):
-        calls: list[str] = []
-
-        def recorded(name: str, calls: list[str] = calls) -> Callable[[], str]:
-            return lambda: (calls.append(name), f"result of {name}")[1]
-
-        steps = [recorded(name) for name in ("download", "barrier", "load")]
-        result = call(load_on_node, local_rank, *steps)
-        expected = ["download", "barrier", "load"][local_rank > 0 :]
-        case = f"on local rank {local_rank} the calls are {calls}, expected {expected}."
-        if calls.count("barrier") != 1:
-            raise NotYet(
-                f"{case} Every rank must reach the barrier exactly once, or the others wait for ever."
-            )
-        if local_rank and "download" in calls:
-            raise NotYet(f"{case} Only local rank 0 downloads.")
-        if not local_rank and "download" not in calls:
-            raise NotYet(f"{case} One rank of each node must download: local rank 0.")
-        if "load" not in calls:
-            raise NotYet(f"{case} Every rank needs the data: call load() on all of them.")
-        if calls != expected and calls.index("load") < calls.index("barrier"):
-            raise NotYet(
-                f"{case} A rank that loads before the barrier may read a file that is only half written."
-            )
-        if calls != expected:
-            raise NotYet(
-                f"{case} If the barrier comes before the download, the other ranks load too early."
-            )
-        if result != "result of load":
-            raise NotYet(
-                f"on local rank {local_rank} load_on_node must return what load() returns. "
-                f"Received: {result!r}"
-            )
-    right("one download per node, and every rank loads after the barrier.")
+def epoch(array_batches):
+    """Return what the batches of 10 images contain, each with pixels of its own value."""
+    pixels = (np.arange(10)[:, None, None, None] * np.ones((1, 8, 8, 3))).astype(np.uint8)
+    images, labels = batches_of(array_batches, pixels, 4)
+    order = torch.cat(labels).tolist()
+    values = {
+        "The list of the batch sizes of": np.array(list(map(len, labels))),
+        "The type of the images of": str(images[0].dtype),
+        "The shape of the first batch of": np.array(images[0].shape),
+        "The labels, in ascending order, of": np.sort(order),
+        "Whether the order is random in": order != sorted(order),
+    }
+    if values["The type of the images of"] == "torch.uint8" and len(images[0].shape) == 4:
+        first = [image[0, 0, 0].item() for batch in images for image in batch]
+        values["Whether images and labels belong together in"] = first == order
+    return values | augmentation(array_batches)
 
 
-@exercise
-def check_array_batches(array_batches: Callable) -> None:
-    """Demand that an epoch contains each image once, in a random order, augmented, as uint8 tensors.
-
-    Args:
-        array_batches: The learner's generator `array_batches(images, labels, batch_size, random)`.
-    """
-    labels = np.arange(10)
-    images = (labels[:, None, None, None] * np.ones((1, 8, 8, 3))).astype(np.uint8)
-    batches = call(
-        lambda *arguments: list(array_batches(*arguments)),
-        *(images, labels, 4, np.random.default_rng(0)),
-        name="array_batches",
-    )
-    if not all(
-        isinstance(batch, tuple) and len(batch) == 2 and all(map(torch.is_tensor, batch))
-        for batch in batches
-    ):
-        raise NotYet("array_batches must yield pairs of tensors, (images, labels).")
-    sizes = [len(batch[1]) for batch in batches]
-    if sizes != [4, 4, 2]:
-        raise NotYet(
-            f"10 images in batches of 4 give {sizes}, expected [4, 4, 2]: the last batch is smaller."
-        )
-    first = batches[0][0]
-    if first.dtype != torch.uint8 or tuple(first.shape) != (4, 8, 8, 3):
-        raise NotYet(
-            f"the images of a batch are {first.dtype} of shape {tuple(first.shape)}, expected torch.uint8 of "
-            "shape (4, 8, 8, 3). The training step converts them."
-        )
-    order = torch.cat([batch[1] for batch in batches]).tolist()
-    if sorted(order) != list(range(10)):
-        raise NotYet(f"the labels of an epoch are {order}: each example must appear exactly once.")
-    if order == list(range(10)):
-        raise NotYet("the examples come in the order of the array: use random.permutation.")
-    for batch_images, batch_labels in batches:
-        if not torch.equal(batch_images[:, 0, 0, 0].long(), batch_labels.long()):
-            raise NotYet(
-                "images and labels do not belong together: use the same indices for both of them."
-            )
-    _check_augmentation(array_batches)
-    right("10 images in batches of 4, 4 and 2, each once, in a random order, augmented.")
-
-
-def _check_augmentation(array_batches: Callable) -> None:
-    """Demand that the images are windows of the padded images, at places that differ between images."""
+def augmentation(array_batches):
+    """Return whether copies of one image are windows of the padded image, at different places."""
     image = np.random.default_rng(1).integers(256, size=(8, 8, 3)).astype(np.uint8)
-    same = np.repeat(image[None], 32, axis=0)
-    ((changed, _),) = list(array_batches(same, np.arange(32), 32, np.random.default_rng(0)))
-    different = {one.tobytes() for one in changed.numpy()}
+    copies = np.repeat(image[None], 32, axis=0)
+    ((made,), _) = batches_of(array_batches, copies, 32)
+    different = {one.tobytes() for one in made.numpy()}
+    places = range(2 * PAD + 1)
     possible = {
         augment_image(image, flipped, top, left).tobytes()
         for flipped in (False, True)
-        for top in range(2 * PAD + 1)
-        for left in range(2 * PAD + 1)
+        for top in places
+        for left in places
     }
-    if different == {image.tobytes()}:
-        raise NotYet("the images are not augmented: call augment_batch with what draw returns.")
-    if not different <= possible:
-        raise NotYet("some images are no windows of their padded images: see exercise 2.")
-    expected = {augment_image(image, *each).tobytes() for each in zip(*_redrawn(32), strict=True)}
-    if len(different) < len(expected) / 2:
-        raise NotYet(
-            f"32 copies of one image become {len(different)} different images only: draw an augmentation for "
-            "each image of the batch, draw(random, len(chosen))."
-        )
+    return {
+        "Whether the images are augmented in": different != {image.tobytes()},
+        "Whether the images are windows of the padded images in": different <= possible,
+        "Whether most of 32 copies of an image become different images in": len(different) > 12,
+    }
 
 
-def _redrawn(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return draw(np.random.default_rng(0), count)
+ORDER, MADE = (
+    "random.permutation(len(labels))",
+    "augment_batch(images[chosen], *draw(random, len(chosen)))",
+)
+
+# fmt: off
+check_array_batches = FunctionExercise(
+    array_batches,
+    [Case((), "Each of the 10 examples appears once, in a random order, as augmented images of torch.uint8 "
+          "with their labels.", "an epoch with 10 images in batches of 4")],
+    {
+        "The examples come in the order of the array: use random.permutation.":
+            (ORDER, "np.arange(len(labels))"),
+        "Each example must appear exactly once: a permutation draws without replacement.":
+            (ORDER, "random.integers(0, len(labels), len(labels))"),
+        "The last batch is smaller, and you leave it out.": ("len(order), batch", "len(order) - 2, batch"),
+        "Images and labels do not belong together: use the same indices for both of them.":
+            [("labels[chosen]", "labels[np.sort(chosen)]"),
+             ("images[chosen]", "images[start : start + batch_size]")],
+        "The images are not augmented: call augment_batch with what draw returns.": (MADE, "images[chosen]"),
+        "The images must be torch.uint8: the training step converts them.":
+            [("torch.from_numpy(changed)", "torch.from_numpy(changed) / 255"),
+             ("torch.from_numpy(changed)", "torch.from_numpy(changed).float()")],
+        "The images keep the axes (image, row, column, channel): the training step permutes them.":
+            ("torch.from_numpy(changed)", "torch.from_numpy(changed).permute(0, 3, 1, 2)"),
+        "All images of a batch have the same augmentation: draw one for each image of the batch, "
+        "draw(random, len(chosen)).":
+            ("draw(random, len(chosen))", "(each.repeat(len(chosen)) for each in draw(random, 1))"),
+    },
+    passed="10 images in batches of 4, 4 and 2, each once, in a random order, augmented.", observe=epoch,
+)
+# fmt: on
 
 
 @exercise
-def check_throughput(before: float, after: float, bound: float) -> None:
+def check_throughput(before, after, bound):
     """Demand that the learner's loader at least doubles the throughput of the training.
 
     Args:

@@ -5,7 +5,6 @@ Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.
 """
 
 import ast
-import re
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +16,13 @@ from hvdlab.exercises.harness import conversion_runs, script_facts
 from hvdlab.exercises.harness.conversion_judgements import (
     check_combined_metrics,
     check_learning_rate,
+    check_loss,
     check_output_lines,
     check_restarts,
     check_shards,
     check_writers,
+    choose_gpu,
+    refuse_unequal_rates,
 )
 from hvdlab.exercises.harness.conversion_runs import (
     HELDOUT,
@@ -30,21 +32,11 @@ from hvdlab.exercises.harness.conversion_runs import (
 )
 from hvdlab.exercises.harness.conversion_runs import runs as runs  # where a check leaves its runs
 from hvdlab.script_analysis import gpu_choice
-from hvdlab.script_analysis.ast_helpers import keyword
-from hvdlab.script_analysis.origins import Origin
 
 SLOW_LOADING = 1.0  # seconds that loading takes longer in exercise 5, like a download
-LOCAL = gpu_choice.LOCAL  # where a script of torch.distributed gets its local rank from
-GLOBAL = Origin(frozenset({"get_rank"}), re.compile(r"\ARANK\Z"))  # and where its rank
 GLOBAL_RANK, GLOBAL_SIZE = TORCH_DISTRIBUTED.rank, TORCH_DISTRIBUTED.size
 describe_models = partial(conversion_runs.describe_models, library=TORCH_DISTRIBUTED)
 run_step = partial(conversion_runs.run_step, launcher=TORCH_DISTRIBUTED.launcher)
-_refuse_local = partial(
-    script_facts.refuse_local_numbers, origin=LOCAL, right=f"{GLOBAL_RANK} and {GLOBAL_SIZE}"
-)
-_refuse_local_test = partial(
-    script_facts.refuse_local_rank, origin=LOCAL, local="the local rank", rank=GLOBAL_RANK
-)
 
 
 @exercise
@@ -55,13 +47,6 @@ def check_init(script: str | Path) -> None:
         script: The path of the script.
     """
     source = script_facts.read(script)
-    if not source.imported("torch.distributed"):
-        raise NotYet("no line imports torch.distributed: `import torch.distributed as dist`.")
-    if not source.named("init_process_group"):
-        raise NotYet(
-            "torch.distributed is imported, but dist.init_process_group(...) is not called: the ranks do "
-            "not connect."
-        )
     try:
         run = run_step("init", script)
     except NotYet as error:
@@ -77,8 +62,11 @@ def check_init(script: str | Path) -> None:
         raise
     groups = [run.process_group(rank) for rank in range(2)] if run else []
     if None in groups:
+        if not source.imported("torch.distributed"):
+            raise NotYet("no line imports torch.distributed: `import torch.distributed as dist`.")
         raise NotYet(
-            "dist.init_process_group(...) is in the script, but a rank ends before it has called it."
+            "torch.distributed is imported, but dist.init_process_group(...) is not called, or a rank ends "
+            "before it: the ranks do not connect."
         )
     for group in groups:
         if group["size"] != 2:
@@ -108,22 +96,16 @@ def check_device(script: str | Path) -> None:
             "than ranks two ranks get the same GPU, and NCCL refuses two ranks on one GPU "
             '("Duplicate GPU detected"). Start as many ranks as there are GPUs, or call group_device().'
         )
-    helper = gpu_choice.chosen_by_helper(source)
-    by_local = script_facts.chooses_device_by_local_rank(source, LOCAL)
-    if not helper and not by_local:
-        if script_facts.chooses_device_by_local_rank(source, GLOBAL):
-            raise NotYet(
-                f"the device is chosen by {GLOBAL_RANK}, which counts over all machines: on the second "
-                "machine of four GPUs, rank 4 would look for a fifth GPU. LOCAL_RANK counts on one machine."
-            )
+    run = run_step("device", script)
+    chosen = choose_gpu(script, 'int(os.environ["LOCAL_RANK"])', TORCH_DISTRIBUTED)
+    if chosen and chosen["current"] != 1:
         raise NotYet(
-            'no device is chosen by the local rank, int(os.environ["LOCAL_RANK"]): every rank would use '
-            "the first GPU of its machine."
+            "the model is on the GPU of the local rank, but the default GPU of each process is GPU 0, which "
+            "some operations of NCCL use: call torch.cuda.set_device(device) before."
         )
-    chosen = "the device that group_device chooses" if helper else "the GPU of its local rank"
-    print_right(
-        run_step("device", script), f"each rank uses {chosen}. Without GPUs nothing changes."
-    )
+    by_helper = "the device that group_device chooses"
+    by = by_helper if chosen.get("helper") else "the GPU of its local rank"
+    print_right(run, f"each rank uses {by}. Without GPUs nothing changes.")
 
 
 @exercise
@@ -133,20 +115,7 @@ def check_sampler(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    source = script_facts.read(script)
-    _refuse_local(source)
-    sharded = any(keyword(call, "rank") for call in source.named("Batches"))
-    if not sharded and not source.named("DistributedSampler"):
-        raise NotYet(
-            "there is no DistributedSampler: each rank reads all images. Make one, and pass it to the "
-            "DataLoader as sampler=..."
-        )
-    sampled = bool(source.named("DistributedSampler"))
-    if sampled and not source.named("set_epoch"):
-        raise NotYet(
-            "sampler.set_epoch(epoch) is not called: the sampler permutes the images by its seed and by "
-            "the number of the epoch, which then stays 0. Every epoch would have the same order."
-        )
+    script_facts.read(script)
     run = run_step("sampler", script, complain=False)
     if run is None:
         return print_right(run, "the script can be read.")
@@ -181,22 +150,22 @@ def check_ddp(script: str | Path) -> None:
         script: The path of the script.
     """
     source = script_facts.read(script)
-    wrapped = source.named("DistributedDataParallel")
-    _refuse_local(source)
-    if not wrapped:
-        raise NotYet(
-            "the model is not wrapped: parallel = DistributedDataParallel(model) sends rank 0's weights to "
-            "all ranks, and averages the gradients in every backward pass."
-        )
-    if isinstance(source.parents[wrapped[0]], ast.Expr):
-        raise NotYet(
-            f"line {wrapped[0].lineno} discards the wrapper. DistributedDataParallel(model) does not "
-            "change the model: keep what it returns, and call that in the training step."
-        )
     run = run_step("ddp", script)
     if run is None:
         return print_right(run, "the script can be read.")
     if summary(run.report())["models"] > 1:
+        refuse_unequal_rates(run, TORCH_DISTRIBUTED)
+        wrapped = source.named("DistributedDataParallel")
+        if not wrapped:
+            raise NotYet(
+                "the model is not wrapped: parallel = DistributedDataParallel(model) sends rank 0's weights "
+                "to all ranks, and averages the gradients in every backward pass."
+            )
+        if isinstance(source.parents[wrapped[0]], ast.Expr):
+            raise NotYet(
+                f"line {wrapped[0].lineno} discards the wrapper. DistributedDataParallel(model) does not "
+                "change the model: keep what it returns, and call that in the training step."
+            )
         if run.drifts():
             raise NotYet(
                 f"the models drift: their distance is {run.distance(0):.4f} after one epoch and "
@@ -209,43 +178,30 @@ def check_ddp(script: str | Path) -> None:
             "rank after DistributedDataParallel has sent them: wrap the model last, just before the loop."
         )
     check_learning_rate(run, TORCH_DISTRIBUTED)
+    check_loss(run, TORCH_DISTRIBUTED)
     weights = run.report()["weights"].iloc[0]
     print_right(run, f"one model: the trained weights of both ranks have the same hash, {weights}.")
 
 
 @exercise
 def check_download(script: str | Path) -> None:
-    """Demand that local rank 0 loads the data before the other ranks of its machine.
+    """Demand that local rank 0 loads the data before the other rank of its machine.
+
+    The script runs as if on the second of two machines, as ranks 2 and 3 of 4.
 
     Args:
         script: The path of the script.
     """
-    source = script_facts.read(script)
-    barriers = source.named("barrier")
-    if not barriers:
-        raise NotYet(
-            "dist.barrier() is not called: all ranks would download the same files at the same time."
-        )
-    guards = [
-        above.test
-        for call in barriers
-        for above in source.ancestors(call)
-        if isinstance(above, ast.If | ast.IfExp)
-    ]
-    if guards and not any(source.depends(test, LOCAL) for test in guards):
-        raise NotYet(
-            f"line {guards[0].lineno} decides by a rank that counts over all machines. Each machine has "
-            "its own disk, so one rank of each machine must download: decide by local_rank."
-        )
-    run = run_step("download", script, HVDLAB_SLOW_LOADING=f"{SLOW_LOADING:g}")
+    script_facts.read(script)
+    pretended = {"HVDLAB_LOCAL_RANKS": "0 1", "HVDLAB_FIRST_RANK": "2"}
+    run = run_step("download", script, HVDLAB_SLOW_LOADING=f"{SLOW_LOADING:g}", **pretended)
     if run is None:
         return print_right(run, "the script can be read.")
     times = [run.loading(rank) for rank in range(2)]
     if not all(times):
-        absent = 0 if not times[0] else 1
         raise NotYet(
-            f"rank {absent} never calls load_fashion_mnist(). Every rank needs the data; the others only "
-            "load them later."
+            f"rank {int(bool(times[0]))} never calls load_fashion_mnist(). Every rank needs the data; the "
+            "others only load them later."
         )
     first, other = times[0][0], times[1][0]
     if other["ended"] <= first["began"]:
@@ -253,10 +209,13 @@ def check_download(script: str | Path) -> None:
     if other["began"] < first["ended"]:
         raise NotYet(
             "both ranks load at the same time. The other ranks must wait in dist.barrier() before they "
-            "load, and local rank 0 calls it after it has loaded."
+            "load, and local rank 0 calls it after it has loaded. Decide by local_rank: the script runs here "
+            f"as if on the second of two machines, where no {GLOBAL_RANK} is 0."
         )
     waited = other["began"] - first["began"]
-    print_right(run, f"rank 1 loads after rank 0 has finished, {waited:.1f} s after rank 0 began.")
+    print_right(
+        run, f"local rank 1 loads after local rank 0 has finished, {waited:.1f} s after it began."
+    )
 
 
 @exercise
@@ -266,10 +225,9 @@ def check_output(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    _refuse_local_test(script_facts.read(script), "print")
+    script_facts.read(script)
     run = run_step("output", script)
-    lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
-    check_output_lines(lines, TORCH_DISTRIBUTED)
+    check_output_lines(run, TORCH_DISTRIBUTED)
     print_right(run, "only rank 0 prints. Its numbers are still those of its own images.")
 
 
@@ -280,13 +238,7 @@ def check_metrics(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    source = script_facts.read(script)
-    _refuse_local(source)
-    if not script_facts.divides_beside_batches(source, GLOBAL):
-        raise NotYet(
-            "each rank evaluates all held-out images: nothing but the training images is divided by "
-            f"{GLOBAL_RANK} and {GLOBAL_SIZE}. Give each rank every N-th, beginning with its own number."
-        )
+    script_facts.read(script)
     run = run_step("metrics", script)
     if run is None:
         return print_right(run, "the script can be read.")
@@ -301,7 +253,7 @@ def check_checkpoint(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    _refuse_local_test(script_facts.read(script), "save", "checkpoint")
+    script_facts.read(script)
     run = run_step("checkpoint", script, "--checkpoint", "checkpoints")
     names = check_writers(run, TORCH_DISTRIBUTED)
     if run:
@@ -326,13 +278,7 @@ def check_resume(script: str | Path) -> None:
     Args:
         script: The path of the script.
     """
-    source = script_facts.read(script)
-    sends = source.named("broadcast_object_list", "broadcast", "scatter_object_list")
-    if not sends:
-        raise NotYet(
-            "only rank 0 finds the checkpoint if each machine has its own disk, and no line sends its "
-            "content to the other ranks: dist.broadcast_object_list(found, src=0)."
-        )
+    script_facts.read(script)
     if not check_restarts(script, TORCH_DISTRIBUTED):
         return print_right(None, "the script can be read.")
     right(

@@ -1,11 +1,13 @@
 """Certificates: what the page states, who gets one, and which changes the verification finds."""
 
+import base64
 import hashlib
 import hmac
 import json
 import os
 import re
 import shutil
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from hvdgrade import cli
 from hvdgrade.batch.id_table import Student, write_students
-from hvdgrade.certificate import page, seal
+from hvdgrade.certificate import page, signature
 from hvdgrade.certificate.command import COURSE
 from hvdgrade.certificate.facts import Facts, of_pass
 
@@ -31,9 +33,12 @@ def key(folder) -> Path:
 
 
 def new_key(path: Path) -> Path:
-    path.touch(mode=0o600)
-    path.write_bytes(os.urandom(32))
+    assert cli.main(["certificate", "key", str(path)]) == 0
     return path
+
+
+def public(key: Path) -> Path:
+    return key.with_name(f"{key.name}.pub")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,11 @@ def made(folder, key) -> Path:
 
 
 def certificate(result: Path, key: Path, *arguments) -> int:
-    return cli.main(["certificate", *map(str, (result, "--key", key, *arguments))])
+    return cli.main(["certificate", "make", *map(str, (result, "--key", key, *arguments))])
+
+
+def verify(pdf: Path, *arguments) -> int:
+    return cli.main(["certificate", "verify", *map(str, (pdf, *arguments))])
 
 
 def words_on(pdf: bytes) -> str:
@@ -93,15 +102,25 @@ def canonical_hash(document: dict) -> str:
     ).hexdigest()
 
 
-def test_the_seal_is_an_hmac_over_all_that_precedes_it(made, key):
-    sealed, _, value = made.read_bytes().rpartition(b" hmac-sha256=")
-    assert value.decode().strip() == hmac.new(key.read_bytes(), sealed, hashlib.sha256).hexdigest()
+def test_openssl_verifies_the_signature_over_all_that_precedes_it(made, key, tmp_path):
+    signed, _, value = made.read_bytes().rpartition(b" ed25519=")
+    (tmp_path / "signed").write_bytes(signed)
+    (tmp_path / "signature").write_bytes(bytes.fromhex(value.decode()))
+    command = "openssl pkeyutl -verify -rawin -in signed -sigfile signature -pubin -inkey".split()
+    done = subprocess.run([*command, public(key)], cwd=tmp_path, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
-def test_the_page_stands_unchanged_before_the_seal_and_equal_facts_give_equal_bytes(made):
+def test_the_page_stands_unchanged_before_the_signature_and_equal_facts_give_equal_bytes(made, key):
     document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
-    drawn = page.draw(of_pass(document, None, COURSE, "26 November 2026"))
+    drawn = page.draw(of_pass(document, None, COURSE, "26 November 2026"), fingerprint_of(key))
     assert drawn.startswith(b"%PDF-") and made.read_bytes().partition(b"\n%hvdgrade")[0] == drawn
+
+
+def fingerprint_of(key: Path) -> str:
+    """Return the first 128 bits of the SHA-256 of the 32 bytes that end the DER form of a public key."""
+    der = base64.b64decode("".join(public(key).read_text().splitlines()[1:-1]))
+    return " ".join(re.findall("....", hashlib.sha256(der[-32:]).hexdigest()[:32]))
 
 
 def test_a_certificate_is_valid_for_its_result_in_any_layout_and_with_other_notes_of_the_batch(
@@ -112,20 +131,24 @@ def test_a_certificate_is_valid_for_its_result_in_any_layout_and_with_other_note
     again = tmp_path / "ada.json"
     again.write_text(json.dumps(dict(reversed(document.items()))), encoding="utf-8")
     for result in (RESULTS / "pass.json", again):
-        assert certificate(result, key, "--verify", made) == 0
-        assert f"{made}: valid" in capsys.readouterr().out
+        assert verify(made, "--public-key", public(key), "--result", result) == 0
+        assert "It belongs to this result." in capsys.readouterr().out
+
+
+def test_without_a_key_the_fingerprint_must_be_compared(made, key, capsys):
+    assert verify(made) == 3
+    printed = capsys.readouterr().out
+    assert f"\n{fingerprint_of(key)}\n" in printed and "Compare the fingerprint" in printed
 
 
 def test_every_changed_byte_is_found(made, key):
-    good, secret = made.read_bytes(), key.read_bytes()
-    result = re.search(rb"result-sha256=(\w{64}) hmac", good)[1].decode()
-    assert seal.verify(good, result, secret) is seal.Answer.VALID
-    for place in {*range(0, len(good), 997), *range(len(good) - 300, len(good))}:
-        changed = bytearray(good)
-        changed[place] ^= 1
-        assert seal.verify(bytes(changed), result, secret) is not seal.Answer.VALID, place
-    assert seal.verify(good + b"\n", result, secret) is seal.Answer.NO_SEAL
-    assert seal.verify(good[:-200], result, secret) is seal.Answer.NO_SEAL
+    good = made.read_bytes()
+    assert signature.verify(good).public_key == signature.read_public_key(public(key))
+    places = {*range(0, len(good), 997), *range(len(good) - 400, len(good))}
+    changed = [good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :] for place in places]
+    for wrong in (*changed, good + b"\n", good[:-200]):
+        with pytest.raises(signature.NotValid):
+            signature.verify(wrong)
 
 
 def test_another_result_and_another_key_are_refused(made, key, tmp_path, capsys):
@@ -133,11 +156,26 @@ def test_another_result_and_another_key_are_refused(made, key, tmp_path, capsys)
     document["score"] = 99
     other = tmp_path / "other.json"
     other.write_text(json.dumps(document), encoding="utf-8")
-    assert certificate(other, key, "--verify", made) == 1
-    assert "for another result" in capsys.readouterr().out
+    assert verify(made, "--public-key", public(key), "--result", other) == 1
+    assert "it belongs to another result" in capsys.readouterr().out
     stranger = new_key(tmp_path / "stranger.key")
-    assert certificate(RESULTS / "pass.json", stranger, "--verify", made) == 1
-    assert "changed after it was made, or it was made with another key" in capsys.readouterr().out
+    assert verify(made, "--public-key", public(stranger)) == 1
+    assert "it was signed with another key" in capsys.readouterr().out
+
+
+def test_a_certificate_of_an_earlier_version_stays_verifiable(tmp_path, capsys):
+    secret, pdf = tmp_path / "old.key", tmp_path / "old.pdf"
+    secret.touch(mode=0o600)
+    secret.write_bytes(os.urandom(32))
+    document = json.loads((RESULTS / "pass.json").read_text(encoding="utf-8"))
+    sealed = b"%PDF-1.4\n%hvdgrade-certificate 1 result-sha256=" + canonical_hash(document).encode()
+    seal = hmac.new(secret.read_bytes(), sealed, hashlib.sha256).hexdigest()
+    pdf.write_bytes(sealed + f" hmac-sha256={seal}\n".encode())
+    assert verify(pdf, "--key", secret, "--result", RESULTS / "pass.json") == 0
+    assert verify(pdf) == 2
+    assert "it needs --key" in capsys.readouterr().err
+    pdf.write_bytes(pdf.read_bytes().replace(b"PDF-1.4", b"PDF-1.5"))
+    assert verify(pdf, "--key", secret) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,15 +201,16 @@ def test_a_practice_run_yields_no_certificate(tmp_path, key, capsys):
     assert "it was a practice run" in capsys.readouterr().err
 
 
-def test_a_key_that_others_can_use_or_guess_is_refused(tmp_path, capsys):
+def test_a_key_that_others_can_use_or_that_is_none_is_refused(tmp_path, capsys):
     key = new_key(tmp_path / "course.key")
+    assert cli.main(["certificate", "key", str(key)]) == 2
+    assert "exists. No key is replaced" in capsys.readouterr().err
     key.chmod(0o644)
     assert certificate(RESULTS / "pass.json", key) == 2
     assert f"chmod 600 {key}" in capsys.readouterr().err
-    key.chmod(0o600)
-    key.write_bytes(b"secret")
-    assert certificate(RESULTS / "pass.json", key) == 2
-    assert "has 6 bytes. A key must have at least 32" in capsys.readouterr().err
+    for wrong in (public(key), RESULTS / "pass.json"):
+        assert certificate(RESULTS / "pass.json", wrong) == 2
+        assert "is not a private key" in capsys.readouterr().err
     assert certificate(RESULTS / "pass.json", tmp_path / "missing") == 2
     assert "does not exist. Make a key once" in capsys.readouterr().err
 
@@ -224,7 +263,8 @@ def test_a_long_name_fits_on_the_page_and_a_letter_without_glyph_is_reported(
 
     monkeypatch.setattr(page, "_text", measured)
     page.draw(
-        Facts("Wolfeschlegelsteinhausenbergerdorff " * 6, "C" * 200, "1 May 2026", (), "0" * 64)
+        Facts("Wolfeschlegelsteinhausenbergerdorff " * 6, "C" * 200, "1 May 2026", (), "0" * 64),
+        "0000 " * 8,
     )
     assert len(widths) > 6 and all(0 < left < right < width for left, right, width in widths)
     assert certificate(RESULTS / "pass.json", key, "--name", "\u738b", "--out", tmp_path / "x") == 2

@@ -11,6 +11,7 @@ from hvdgrade.evidence.evidence import (
     LearnedClasses,
     ProbeEvidence,
 )
+from hvdgrade.evidence.observation import ProbeForm
 from hvdgrade.judge import parallel_checks, traffic
 from hvdgrade.submission.script_facts import Place, ScriptFacts
 from hvdlab.record import WEIGHTS, is_statistic
@@ -391,12 +392,15 @@ def test_names_the_call_of_the_library_that_the_script_uses(imports, words):
     "found, options",
     [
         ({}, []),
-        ({"distance": UNMOVED, "first_distance": UNMOVED}, [{"steps": 4}]),
-        ({"flow": [LearnedClasses(1e-5, 1.0)] * 2}, [{"steps": 4}]),  # a very long warmup
+        ({"distance": UNMOVED, "first_distance": UNMOVED}, [ProbeForm(4)]),
+        ({"flow": [LearnedClasses(1e-5, 1.0)] * 2}, [ProbeForm(4)]),  # a very long warmup
         ({"flow": [LearnedClasses(1e-5, 1.0, test_class=0.2)] * 2}, []),
-        ({"replicas": 0.1, "updates": None}, [{"bits": 64}]),  # another thread read ahead
+        ({"replicas": 0.1, "updates": None}, [ProbeForm(bits=64)]),  # another thread read ahead
         ({"replicas": 0.1, "updates": 1.0}, []),
-        ({"probe": probe_of(1.0, 1.3)}, [{"bits": 64}]),  # the bytes may have been counted late
+        (
+            {"probe": probe_of(1.0, 1.3)},
+            [ProbeForm(bits=64)],
+        ),  # the bytes may have been counted late
     ],
 )
 def test_repeats_a_probe_that_shows_nothing_in_another_form(found, options):
@@ -405,4 +409,4 @@ def test_repeats_a_probe_that_shows_nothing_in_another_form(found, options):
     assert parallel_checks.other_probes(given, RULES) == options
     # With short epochs there is no other form.
     short = evidence(probe=probed(observation.Probe(steps=4), **found))
-    assert {"steps": 4} not in parallel_checks.other_probes(short, RULES)
+    assert ProbeForm(4) not in parallel_checks.other_probes(short, RULES)

@@ -12,6 +12,7 @@ from hvdgrade import profiles
 from hvdgrade.evidence.observation import Observation, Weights
 from hvdgrade.grade import grade
 from hvdgrade.run import start_failures
+from hvdgrade.run.job import Job
 from hvdgrade.run.start_failures import explain, failures, installed_packages, require_start
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import NotGradable, import_statements
@@ -53,7 +54,7 @@ def trial(monkeypatch):
 def reason(seen: Observation, source=SOURCE) -> str:
     """The reason why a run is not gradable; "" if it is."""
     try:
-        require_start(source, seen, Path("."), RULES, "none")
+        require_start(Job(source, 1, RULES, "none"), seen, Path("."))
     except NotGradable as error:
         return str(error)
     return ""
@@ -73,7 +74,8 @@ def test_lists_each_import_statement_with_its_line():
 
 @pytest.mark.mpi
 def test_the_grader_tries_imports_in_the_sandbox_with_the_same_python(sample_folder):
-    found = failures(list(import_statements(SOURCE)), sample_folder, RULES, tiers.choose(None))
+    job = Job(SOURCE, 1, RULES, tiers.choose(None))
+    found = failures(list(import_statements(SOURCE)), job, sample_folder)
     assert "my_layers" not in sys.modules and "torchh" not in sys.modules
     absent = "ModuleNotFoundError"
     assert found == {

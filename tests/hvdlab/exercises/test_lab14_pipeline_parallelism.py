@@ -65,6 +65,10 @@ def stub(*arguments):
     raise NotImplementedError("Lab 14, exercise 1: write it")
 
 
+def thorough(*values):
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 @pytest.mark.thorough
 def test_a_stub_stays_a_stub():
     with pytest.raises(NotImplementedError, match="exercise 1"):
@@ -77,31 +81,21 @@ def test_the_gradients_of_serial_training_are_right(capsys):
     assert "Right: three stages" in capsys.readouterr().out
 
 
+BACKWARD = "out.backward(gradient)"
+
+
 @pytest.mark.parametrize(
     ("line", "instead", "says"),
     [
         (" / len(images)", "", r"4 micro-batches the loss is .*4 times the serial .*a sum of means"),
-        pytest.param(
-            "            x.requires_grad_()\n",
-            "",
-            r"without `x.requires_grad_\(\)` before the forward",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "out.backward(gradient)",
-            "stage.zero_grad(); out.backward(gradient)",
-            "with 4 micro-batches rank 0's gradients are wrong .* with 1 they are right",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            "return total", "return None", "return the loss of the batch", marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            "return total",
-            "return total or 0.0",
-            "returns 0 on rank 0: return None",
-            marks=pytest.mark.thorough,
-        ),
+        thorough("            x.requires_grad_()\n", "",
+                 r"without `x.requires_grad_\(\)` before the forward"),
+        thorough(BACKWARD, f"stage.zero_grad(); {BACKWARD}",
+                 "with 4 micro-batches rank 0's gradients are wrong .* with 1 they are right"),
+        thorough(BACKWARD, "(out * (len(images) if rank == last else 1)).backward(gradient)",
+                 "with 4 .* the loss is right, but .* are 4 times the serial ones"),
+        thorough("return total", "return None", "return the loss of the batch"),
+        thorough("return total", "return total or 0.0", "returns 0 on rank 0: return None"),
     ],
 )  # fmt: skip
 def test_a_wrong_step_is_named(line, instead, says):
@@ -114,15 +108,6 @@ def test_a_gradient_that_is_not_sent_back_is_a_deadlock(impatient):
     send = "        if rank > 0:\n            dist.send(x.grad, dst=rank - 1)\n"
     with pytest.raises(NotYet, match=r"after \d+ s rank 0 in `dist.recv\(gradient"):
         exercises.check_pipeline_step(changed(pipeline_step, send, ""))
-
-
-@pytest.mark.thorough
-def test_gradients_that_are_not_divided_are_named():
-    whole = "(out * (len(images) if rank == last else 1)).backward(gradient)"
-    with pytest.raises(
-        NotYet, match="with 4 .* the loss is right, but .* are 4 times the serial ones"
-    ):
-        exercises.check_pipeline_step(changed(pipeline_step, "out.backward(gradient)", whole))
 
 
 @pytest.mark.thorough
@@ -186,14 +171,10 @@ def test_the_fixed_line_is_right(capsys):
         ("out = kept.pop(7)", "out = kept.pop()", "is 0 times in pipeline_step"),
         ("x, out = kept.pop(-rank)", "x, out = (", "is not valid Python"),
         (None, "x", "`line` must be a line of Python"),
-        pytest.param(
-            "x, out = kept.pop(-rank)",
-            "x, out = kept.pop(rank - 1)",
-            "rank 0's gradients are wrong .* with 1 they are right",
-            marks=pytest.mark.thorough,
-        ),
+        thorough("x, out = kept.pop(-rank)", "x, out = kept.pop(rank - 1)",
+                 "rank 0's gradients are wrong .* with 1 they are right"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_mending_is_named(line, instead, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_fixed_line(faulty, line, instead)

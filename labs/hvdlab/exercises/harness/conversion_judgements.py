@@ -18,6 +18,7 @@ from hvdlab.exercises.harness.conversion_runs import (
     HOROVOD,
     IMAGES,
     LEARNING_RATE,
+    MACHINES,
     Library,
     refuse_missing,
     run_step,
@@ -25,7 +26,6 @@ from hvdlab.exercises.harness.conversion_runs import (
 )
 from hvdlab.exercises.harness.script_run import Watched
 
-ALL_HELDOUT = 10_000
 HALVED = (
     "the held-out accuracy is half of the true one: it is divided by a count of all images on each rank. "
     "Count only the rank's own images, and "
@@ -36,10 +36,17 @@ def _add_both(library: Library) -> str:
     return f"add up the right answers and the images over the ranks ({library.sums}), then divide."
 
 
-def check_output_lines(lines: list[int], library: Library = HOROVOD) -> None:
-    """Demand that rank 0 prints a line in each of two epochs, and rank 1 none."""
+def check_output_lines(run: Watched | None, library: Library = HOROVOD) -> None:
+    """Demand that rank 0 prints a line in each of two epochs, and rank 1 none.
+
+    Args:
+        run: The run, or None where the script was only read.
+    """
+    lines = [len(run.epoch_lines(rank)) for rank in range(2)] if run else [2, 0]
     if lines == [2, 2]:
-        raise NotYet(f"both ranks print a line each epoch: print where {library.rank} == 0 only.")
+        raise NotYet(
+            f"both ranks print a line each epoch: print where {library.rank} == 0 only. {MACHINES}"
+        )
     if lines == [0, 2]:
         raise NotYet(
             "rank 1 prints and rank 0 does not: print on rank 0, because every run has it."
@@ -70,7 +77,7 @@ def check_shards(run: Watched, library: Library = HOROVOD) -> list[np.ndarray]:
     if overlap > 0.9 and covered < IMAGES:
         raise NotYet(
             f"both ranks read the same {len(read[0])} images, and no rank reads the others: "
-            f"{library.by_rank}"
+            f"{library.by_rank} {MACHINES}"
         )
     if overlap > 0.9:
         raise NotYet(
@@ -85,7 +92,33 @@ def check_shards(run: Watched, library: Library = HOROVOD) -> list[np.ndarray]:
         raise NotYet(f"{IMAGES - covered} of {IMAGES} images are read by no rank.")
     if run.failure:
         raise NotYet(run.failure)
+    check_loss(run, library)
     return read
+
+
+def check_loss(run: Watched, library: Library = HOROVOD, combined: bool = False) -> None:
+    """Demand the mean loss of the images of the first epoch, where PyTorch was observed.
+
+    A mean of the means of all batches may differ a little, because the last batch is smaller.
+
+    Args:
+        combined: Whether it must be that of the images of all ranks, and not of the rank.
+    """
+    trained = [run.trained(rank)[0] for rank in range(run.ranks) if run.trained(rank)]
+    if len(trained) < run.ranks:
+        return
+    together = tuple(np.sum(trained, axis=0))
+    for rank, own in enumerate(trained):
+        loss = run.lines(rank)["loss"].iloc[0]
+        wanted = [together] if combined else [own, together]
+        if not any(0.7 < loss / (total / count) < 1.4 for total, count in wanted):
+            total, count = wanted[0]
+            who = "all ranks" if combined else f"rank {rank}"
+            raise NotYet(
+                f"rank {rank} reports a loss of {loss:.3f} in epoch 0, but the mean loss of the images of "
+                f"{who} is {total / count:.3f}. Divide the sum of the losses by the number of images "
+                f"that were read, {count:g}: {library.read} on each rank."
+            )
 
 
 def check_combined_metrics(run: Watched, before: str, library: Library = HOROVOD) -> int:
@@ -102,10 +135,18 @@ def check_combined_metrics(run: Watched, before: str, library: Library = HOROVOD
     last = [run.lines(rank).iloc[-1] for rank in range(2)]
     for name in ("loss", "accuracy", *validation):
         if abs(last[0][name] - last[1][name]) > 1e-6:
+            sums = [last[rank][name] * len(run.evaluated(rank)) for rank in range(2)]
+            if name != "loss" and sums[0] and abs(sums[0] - sums[1]) < 1e-3:
+                raise NotYet(
+                    f"{name}: both ranks have the same sum and divide it by the number of their own images: "
+                    + _add_both(library)
+                )
             raise NotYet(
                 f"{name} is {last[0][name]:.4f} on rank 0 and {last[1][name]:.4f} on rank 1. Combine it "
                 "over the ranks before any rank prints or records it."
             )
+    check_evaluated(run, library)
+    check_loss(run, library, combined=True)
     # With accuracies at chance the mean of two means is off by 1e-3 of an image only: check all epochs.
     accuracies = heldout_accuracies(run)
     for accuracy in accuracies:
@@ -141,7 +182,10 @@ def check_writers(run: Watched | None, library: Library = HOROVOD) -> str:
     """
     wrote = [bool(run.checkpoints(rank)) for rank in range(2)] if run else [True, False]
     if wrote == [True, True]:
-        raise NotYet("both ranks write checkpoints: on a shared disk, into the same file at once.")
+        raise NotYet(
+            "both ranks write checkpoints: on a shared disk, into the same file at once. Write where "
+            f"{library.rank} == 0. {MACHINES}"
+        )
     if wrote != [True, False]:
         who = "rank 1 writes the" if wrote[1] else "no rank writes"
         raise NotYet(f"{who} checkpoints: write them where {library.rank} == 0.")
@@ -175,6 +219,8 @@ def check_restarts(
         first_epochs = [
             int(run.lines(r)["epoch"].iloc[0]) if len(run.lines(r)) else None for r in range(ranks)
         ]
+        if lonely := run.lonely_broadcast():
+            raise NotYet(f"{where}: {lonely}")
         if first_epochs != [done] * ranks and None not in first_epochs:
             raise NotYet(
                 f"{where} after epoch {done - 1}, rank 0 begins with epoch {first_epochs[0]} and the last "
@@ -184,6 +230,7 @@ def check_restarts(
         if run.failure or None in first_epochs:
             raise NotYet(f"{where}: {run.failure or 'a rank recorded nothing.'}{cause()}")
         refuse_missing(run)
+        refuse_unequal_rates(run, library)
         if summary(run.report())["models"] > 1:
             raise NotYet(f"{where}, the weights of the ranks differ: {library.restart}")
         read = [run.examples(rank, done) for rank in range(ranks)]
@@ -198,6 +245,16 @@ def check_restarts(
     return True
 
 
+def refuse_unequal_rates(run: Watched, library: Library = HOROVOD) -> None:
+    """Raise NotYet where ranks have different learning rates, which also lets the models drift."""
+    rates = [run.lines(rank)["learning_rate"].iloc[-1] for rank in range(run.ranks)]
+    if abs(rates[-1] / rates[0] - 1) > 1e-3:
+        raise NotYet(
+            f"the learning rate is {rates[0]:g} on rank 0 and {rates[-1]:g} on rank {run.ranks - 1}, so the "
+            f"ranks make different steps: --lr times {library.size}, which is the same on all ranks."
+        )
+
+
 def check_learning_rate(run: Watched, library: Library = HOROVOD) -> None:
     """Demand a learning rate of `--lr` times the number of ranks on every rank."""
     for rank in range(run.ranks):
@@ -206,41 +263,107 @@ def check_learning_rate(run: Watched, library: Library = HOROVOD) -> None:
             raise NotYet(
                 f"on {run.ranks} rank{'s' * (run.ranks > 1)} with --lr {LEARNING_RATE:g} the learning rate "
                 f"is {rate:g} on rank {rank}, and should be {LEARNING_RATE * run.ranks:g}: --lr times "
-                f"{library.size}, once."
+                f"{library.size}, once. {MACHINES}"
             )
 
 
-def check_heldout_accuracy(accuracy: float, library: Library = HOROVOD) -> None:
-    """Demand a whole number of right answers of HELDOUT; name what else the accuracy is a fraction of."""
-
-    def is_of(images: int, tolerance: float = 1e-4) -> bool:
-        return abs(accuracy * images - round(accuracy * images)) < tolerance
-
-    if is_of(HELDOUT):
+def check_evaluated(run: Watched, library: Library = HOROVOD) -> None:
+    """Demand that the ranks together evaluate each held-out image once, where this was observed."""
+    images = [run.evaluated(rank) for rank in range(2)]
+    counts, together = [len(some) for some in images], len(set.union(*images))
+    if not together:
         return
-    if is_of(2 * HELDOUT):
+    way = f"Give each rank every N-th of the first args.heldout images, from {library.rank} on. {MACHINES}"
+    if together > HELDOUT:
+        raise NotYet(
+            f"the ranks evaluate {together} images, and the script was started with --heldout {HELDOUT}: "
+            "keep `args.heldout` in the slice."
+        )
+    if counts == [together] * 2:
+        raise NotYet(f"both ranks evaluate the same {together} held-out images. {way}")
+    if together < HELDOUT:
+        raise NotYet(
+            f"{HELDOUT - together} of {HELDOUT} held-out images are evaluated by no rank. {way}"
+        )
+    if sum(counts) > together:
+        raise NotYet(
+            f"the ranks evaluate {counts[0]} and {counts[1]} of {together} held-out images, so some count "
+            f"twice. {way}"
+        )
+
+
+def check_heldout_accuracy(accuracy: float, library: Library = HOROVOD) -> None:
+    """Demand a whole number of right answers of HELDOUT."""
+    if abs(accuracy * HELDOUT - round(accuracy * HELDOUT)) < 1e-4:
+        return
+    if abs(accuracy * 2 * HELDOUT - round(accuracy * 2 * HELDOUT)) < 1e-4:
         raise NotYet(HALVED + _add_both(library))
-    case = f"a held-out accuracy of {accuracy:.6f} is one of"
-    if is_of(102):
-        raise NotYet(
-            f"{case} 102 images: both ranks evaluate one of {HELDOUT}, so that they have equally many. Give "
-            "each rank every size-th."
-        )
-    if is_of(ALL_HELDOUT, 2e-3) and not is_of(2 * 51 * 50, 2e-3):
-        raise NotYet(
-            f"{case} all {ALL_HELDOUT} images, and the script was started with --heldout {HELDOUT}: keep "
-            "`args.heldout` in the slice."
-        )
-    means = "mean of two means, over 51 and over 50 images: add up sums and counts, then divide."
-    if is_of(100):
-        raise NotYet(
-            f"{case} 100 images, and there are {HELDOUT}: with {HELDOUT} // 2 for each no rank evaluates "
-            f"the last one. Give each rank every size-th. (Or it is the {means})"
-        )
     raise NotYet(
         f"a held-out accuracy of {accuracy:.6f} would be {accuracy * HELDOUT:.4f} of {HELDOUT} images right. "
-        f"It is the {means}"
+        "It is the mean of two means, over 51 and over 50 images: add up sums and counts, then divide."
     )
+
+
+def choose_gpu(script: str | Path, way: str, library: Library) -> dict:
+    """Demand that local rank 1 chooses GPU 1 for its model, on a machine that pretends to have four.
+
+    Args:
+        way: What chooses it.
+
+    Returns:
+        The choice, see `pretended_gpus`; empty in a quick run.
+    """
+    run = run_step(
+        "device/gpus", script, ranks=1, complain=False, launcher=library.launcher,
+        HVDLAB_PRETENDED_GPUS="4", HVDLAB_LOCAL_RANKS="1",
+    )  # fmt: skip
+    if run is None:
+        return {}
+    found = run.chosen_gpu()
+    if not found:
+        text = ""
+        if "not str" in run.failure or "device string" in run.failure:
+            text = ' The environment contains texts: int(os.environ["LOCAL_RANK"]).'
+        ended = run.failure or "the script ends before it uses a GPU."
+        raise NotYet(f"on a machine with four GPUs {ended}{text}")
+    if found["model"] != 1:
+        uses = "the processor" if found["model"] is None else f"GPU {found['model']}"
+        raise NotYet(
+            f"on a machine with four GPUs local rank 1 uses {uses}, not GPU 1. Choose the device by {way}. "
+            f"{library.rank} would be wrong, too: it counts over all machines, and rank 4, the first one on "
+            "the second machine, would look for a fifth GPU."
+        )
+    return found
+
+
+def check_sent_state(script: str | Path) -> None:
+    """Demand that all ranks resume with the optimizer's state of rank 0, whatever they have themselves.
+
+    In the last checkpoint of the step "broadcast" the state of rank 1 becomes another one. Only PyTorch's
+    checkpoints are changed.
+    """
+    disk = runs(script) / "broadcast"
+    saved = sorted(disk.glob("rank-0/checkpoints/epoch-*.pt"))
+    if not saved:
+        return
+    import torch
+
+    def negated(value: object, is_state: bool = False) -> object:
+        if isinstance(value, dict):
+            return {key: negated(each, is_state or key == "state") for key, each in value.items()}
+        is_momentum = is_state and isinstance(value, torch.Tensor) and value.ndim
+        return -value if is_momentum else value
+
+    other = disk / "rank-1" / "checkpoints" / saved[-1].name
+    other.parent.mkdir(exist_ok=True)
+    torch.save(negated(torch.load(saved[-1], map_location="cpu", weights_only=True)), other)
+    keep = ("--checkpoint", "checkpoints", "--epochs", 4)
+    run = run_step("broadcast/resumed", script, *keep, disk=disk)
+    if summary(run.report())["models"] > 1:
+        raise NotYet(
+            "the optimizer's state is not broadcast (hvd.broadcast_optimizer_state): when a run resumes, "
+            "only rank 0 would have its momentum."
+        )
 
 
 def heldout_accuracies(run: Watched) -> pd.Series:

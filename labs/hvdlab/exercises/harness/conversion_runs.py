@@ -16,6 +16,11 @@ LIMIT_SECONDS = 120.0  # of one run
 LEARNING_RATE = 0.05  # what the checks pass as --lr
 IMAGES, HELDOUT = 257, 101  # odd, so that no number of ranks but one divides them
 DATA = ("--images", IMAGES, "--batch-size", 32, "--heldout", HELDOUT, "--lr", LEARNING_RATE)
+# A check runs each rank as if on a machine of its own, so that it sees which number a script uses.
+MACHINES = (
+    "The local rank and the local size count on one machine only. Here each rank runs as if on a machine of "
+    "its own, with local rank 0."
+)
 RUN_IN_QUICK = {"metrics"}  # the step that depends on all steps before it
 
 
@@ -34,6 +39,7 @@ class Library:
         by_rank_and_size: The same, so that no rank reads all examples.
         one_seed: What the shards of all ranks need so that they do not overlap.
         restart: What to do where weights differ after a restart.
+        read: How many examples a rank has read in an epoch.
     """
 
     launcher: str
@@ -46,6 +52,7 @@ class Library:
     by_rank_and_size: str
     one_seed: str
     restart: str
+    read: str
 
 
 HOROVOD = Library(
@@ -61,6 +68,7 @@ HOROVOD = Library(
     restart="broadcast optimizer state and weights after loading, in this order (a rank without a state gets "
     "it by a step, which can change its weights), and make sure that the loaded optimizer averages (Keras: "
     "hvd.load_model).",
+    read="len(batches.examples_read(epoch))",
 )
 TORCH_DISTRIBUTED = Library(
     launcher="torchrun",
@@ -74,6 +82,7 @@ TORCH_DISTRIBUTED = Library(
     one_seed="The seed of DistributedSampler must be the same on all ranks: args.seed, not seed.",
     restart="every rank must load the model's weights before DistributedDataParallel wraps it, and the state "
     "of the optimizer, which the wrapper does not send.",
+    read="len(sampler)",
 )
 
 

@@ -18,7 +18,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +35,7 @@ from hvdlab.exercises import (
     record_solved,
     right,
     shown,
+    unusable_answers,
 )
 
 SECONDS = 20  # for all cases of one function; the right ones need less than one
@@ -48,7 +49,8 @@ class Case:
         arguments: what it is called with.
         reason: said about a wrong answer that no mistake explains: whole sentences. Default "": nothing.
         call: what the message calls this case. Default "": the call, with the names of the parameters.
-        expected: the right answer, where it was computed by hand. Default None: the right function gives it.
+        expected: the right answer, where it was computed by hand or by other code; a dict, if the values
+            have names. The tests compare the right function with it. Default None.
     """
 
     arguments: tuple
@@ -68,16 +70,17 @@ class FunctionExercise:
     the answer, the right answer, and the first mistake that gives all answers up to here.
 
     Args:
-        right: the right function. Its name is the name of the exercise, and of the parameter of the check.
+        right: the right function, or class.
         cases: the cases.
         mistakes: sentence -> the mistake that it describes, or a list of such mistakes.
+        name: of the exercise. Default: the name of the right function.
         passed: said after "Right: " if every answer is right.
         shape: what the function returns: the shape of an array; or how many numbers, in any shape; None: an
             array of any shape; bool: True or False. Default: one number.
         meaning: what the numbers are, for the message about another shape, for example "of seconds".
         observe: called with a function and the arguments of a case; returns what is compared: one value as
-            above, or a dict of values with a name each, which are compared in order. Default: the result of
-            the function, which must leave its arguments unchanged.
+            above, or a dict of values with a name each, which are compared in order. None is a value, too.
+            Default: the result of the function, which must leave its arguments unchanged.
         on_ranks: `observe` runs the function on several ranks, in processes of their own. Default: here.
         rtol: relative tolerance.
         atol: absolute tolerance.
@@ -90,6 +93,7 @@ class FunctionExercise:
         mistakes: Mapping[str, Mistake | list[Mistake]] | None = None,
         *,
         passed: str,
+        name: str = "",
         shape: int | tuple[int, ...] | type | None = 1,
         meaning: str = "",
         observe: Callable | None = None,
@@ -101,7 +105,7 @@ class FunctionExercise:
         self.passed, self.shape, self.meaning = passed, shape, meaning
         self.observe, self.on_ranks = observe or call_unchanged, on_ranks
         self.rtol, self.atol = rtol, atol
-        self.__name__ = f"check_{right.__name__}"
+        self.__name__ = f"check_{name or right.__name__}"
         self.__module__ = right.__module__
         self.__doc__ = f"Check a learner's `{right.__name__}{inspect.signature(right)}`."
         self.lab = int(re.search(r"lab(\d\d)_", right.__module__)[1])
@@ -111,25 +115,38 @@ class FunctionExercise:
         """The name of the exercise in all labs, for example "lab02.gradient"."""
         return exercise_id(self.lab, self.__name__)
 
-    def __call__(self, answer: Callable) -> None:
+    def __call__(self, answer: Callable, *unused: object) -> None:
         """Check a learner's function.
+
+        Args:
+            *unused: what a lab gives the check besides the function.
 
         Raises:
             NotYet: an answer is wrong. The message says what is wrong, and which mistake gives this answer.
             NotImplementedError: the exercise is still a stub.
         """
-        given: list[dict] = []
-        with time_limit(SECONDS, self.right.__name__), np.errstate(all="ignore"):
-            for case, expected in zip(self.cases, self.expected, strict=True):
-                given.append(self.observed(answer, case))
-                for name, value in given[-1].items():
-                    if not self.same(value, expected.get(name)):
-                        given += [
-                            self.observed_or_none(answer, each) for each in self.cases[len(given) :]
-                        ]
-                        raise NotYet(self.message(case, name, given))
+        limit = nullcontext() if self.on_ranks else time_limit(SECONDS, self.right.__name__)
+        with unusable_answers(), np.errstate(all="ignore"):
+            wanted, given = self.expected, []
+            with limit:
+                for case, expected in zip(self.cases, wanted, strict=True):
+                    given.append(self.observed(answer, case))
+                    wrong = self.first_wrong(given[-1], expected)
+                    if wrong is not None:
+                        others = self.cases[len(given) :]
+                        given += [self.observed_or_none(answer, each) for each in others]
+                        break
+            if wrong is not None:
+                raise NotYet(self.message(case, wrong, given))
         right(self.passed)
         record_solved(self.lab, self.__name__)
+
+    def first_wrong(self, given: dict, expected: dict) -> str | None:
+        """Return the name of the first wrong value; None if there is none."""
+        return next(
+            (name for name, value in given.items() if not self.same(value, expected.get(name))),
+            None,
+        )
 
     def observed(self, function: Callable, case: Case) -> dict[str, object]:
         """Return the values that a function gives in a case. A single value has the name ""."""
@@ -182,13 +199,10 @@ class FunctionExercise:
             if old not in source:
                 raise ValueError(f"{self.id}: the right function has no {old!r}")
             source = source.replace(old, new)
-        namespace, name = dict(self.right.__globals__), f"<{self.id} with {mistake}>"
-        linecache.cache[name] = (
-            len(source),
-            None,
-            source.splitlines(True),
-            name,
-        )  # for inspect.getsource
+        # A decorator such as torch.no_grad has globals of another module.
+        namespace, name = dict(vars(inspect.getmodule(self.right))), f"<{self.id} with {mistake}>"
+        # For inspect.getsource:
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         exec(compile(source, name, "exec"), namespace)
         return namespace[self.right.__name__]
 
@@ -223,6 +237,8 @@ class FunctionExercise:
 
     def same(self, answer: object, other: object) -> bool:
         """Return whether two values are equal, within the tolerances."""
+        if answer is None or other is None:
+            return answer is other
         if isinstance(answer, bool | str) or isinstance(other, bool | str):
             return answer == other
         try:
@@ -243,6 +259,9 @@ class FunctionExercise:
         if isinstance(expected, bool):
             text = f"{called} must be {expected}, yours is {value}"
             return f"{text}: {named}" if named else f"{text}."
+        arrays = isinstance(value, np.ndarray) and isinstance(expected, np.ndarray)
+        if arrays and value.shape != expected.shape and self.same(value.ravel(), expected.ravel()):
+            named = f"The numbers are right, and their shape must be {expected.shape}."
         if isinstance(value, np.ndarray | list) and count(value) > MAX_SHOWN_NUMBERS:
             return f"{called} is wrong. {named}".strip()
         return f"{called} is {told(value)}, expected {told(expected)}. {named}".strip()
@@ -255,6 +274,29 @@ class FunctionExercise:
         pairs = zip(names, case.arguments, strict=False)
         given = ", ".join(f"{name}={argument(value)}" for name, value in pairs)
         return f"{self.right.__name__}({given})"
+
+
+def several(*names: str) -> Callable:
+    """Return `observe` for a function that returns several values: numbers or arrays of any shape.
+
+    The last one is compared first, because the others often follow from it, as weights from a momentum.
+    """
+
+    def observe(function: Callable, *arguments: object) -> dict[str, object]:
+        name = getattr(function, "__name__", "your function")
+        answer = call_unchanged(function, *arguments)
+        if not (isinstance(answer, tuple | list | np.ndarray) and len(answer) == len(names)):
+            raise NotYet(f"{name} must return ({', '.join(names)}). Received: {received(answer)}")
+        found = {
+            f"{each} of": numbers(value, f"{each} of {name}", None)
+            for each, value in zip(names, answer, strict=True)
+        }
+        return {
+            each: value.reshape(()) if value.size == 1 else value
+            for each, value in reversed(found.items())
+        }
+
+    return observe
 
 
 def count(values: object) -> int:
@@ -270,7 +312,11 @@ def told(value: object) -> str:
 
 
 def argument(value: object) -> str:
-    """Return an argument as a learner reads it: a short array as a tuple."""
+    """Return an argument as a learner reads it: a short array as a tuple, a large number as 1e+09."""
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) >= 1e6 else repr(float(value))
+    if isinstance(value, list):
+        return f"[{', '.join(map(argument, value))}]"
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.size <= MAX_SHOWN_NUMBERS:
         return f"({', '.join(map(shown, value))}{',' * (value.size == 1)})"
     if isinstance(value, np.ndarray):

@@ -4,21 +4,28 @@
     torchrun --nproc-per-node 2 rank_in_own_folder.py FOLDER SCRIPT ARGUMENTS
 
 Rank R works in FOLDER/rank-R, as if each rank were on another machine, so that a check sees which rank writes
-a file and which rank finds one. The rank leaves there
+a file and which rank finds one. So the local rank is 0 on each rank, and the local size 1. The variable
+HVDLAB_LOCAL_RANKS="0 1 0 1" gives other local ranks: here two machines with two ranks each. The rank leaves
 
     output.txt      what it printed, and after HVDLAB_LIMIT seconds the line in which it is
     horovod.json    rank and size that Horovod reports; no file if Horovod was not initialised
     process_group.json   rank, size and backend that torch.distributed reports; no file without a group
+    broadcasts.json      lines of the script that call a broadcast of torch.distributed
+    trained.json    per epoch the sum of the losses of the images that PyTorch trained on, and their number
+    evaluated.json  checksums of the images that it evaluated
     loading.json    with HVDLAB_SLOW_LOADING: when each call of load_fashion_mnist began and ended
+    gpu.json        with HVDLAB_PRETENDED_GPUS: see `pretended_gpus`
 
 With HVDLAB_KILL_AFTER=E the last rank is killed as soon as it has recorded epoch E.
+With HVDLAB_FIRST_RANK=F torch.distributed tells the script the ranks F, F + 1, ..., as on a further machine.
 With HVDLAB_SLOW_LOADING=S each call of load_fashion_mnist takes S seconds longer, like a download, so that
 ranks that load at the same time can be told from ranks that wait for each other.
 """
 
+import contextlib
 import faulthandler
-import json
 import os
+import re
 import runpy
 import signal
 import sys
@@ -26,9 +33,9 @@ import threading
 import time
 from pathlib import Path
 
+from hvdlab.exercises.harness import pretended_gpus, rank_observations
 from hvdlab.record import launched_rank
-
-HOROVOD, PROCESS_GROUP, LOADING = "horovod.json", "process_group.json", "loading.json"
+from hvdlab.system.hardware import visible_gpus
 
 
 def kill_after(epoch: int, rank: int) -> None:
@@ -44,54 +51,54 @@ def kill_after(epoch: int, rank: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_horovod_rank() -> None:
-    """Write rank and size to horovod.json if Horovod is initialised."""
-    for name in ("horovod.torch", "horovod.tensorflow"):
-        hvd = sys.modules.get(name)
-        if hvd and hvd.is_initialized():
-            _write(HOROVOD, {"rank": hvd.rank(), "size": hvd.size()})
+def pretend_machines(rank: int, local_ranks: list[int]) -> int:
+    """Give this rank its number on a machine that may not exist, and a GPU of this machine.
+
+    Args:
+        rank: The number of this rank.
+        local_ranks: of the ranks 0, 1, ...; they are repeated for further ranks.
+
+    Returns:
+        The local rank.
+    """
+    local, size = local_ranks[rank % len(local_ranks)], max(local_ranks) + 1
+    for name in ("LOCAL_", "OMPI_COMM_WORLD_LOCAL_"):
+        if f"{name}RANK" in os.environ:
+            os.environ |= {f"{name}RANK": str(local), f"{name}SIZE": str(size)}
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        os.environ["LOCAL_WORLD_SIZE"] = str(size)
+    if len(gpus := visible_gpus()) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[rank % len(gpus)]
+    with contextlib.suppress(ImportError):
+        from horovod.common.basics import HorovodBasics
+
+        for name, value in (("local_rank", local), ("local_size", size)):
+            # the real one raises an error before hvd.init()
+            real = getattr(HorovodBasics, name)
+            setattr(HorovodBasics, name, lambda self, r=real, v=value: (r(self), v)[1])
+    return local
 
 
-def write_process_group() -> None:
-    """Write rank, size and backend to process_group.json if torch.distributed is initialised."""
-    dist = sys.modules.get("torch.distributed")
-    if dist and dist.is_available() and dist.is_initialized():
-        group = {"rank": dist.get_rank(), "size": dist.get_world_size()}
-        _write(PROCESS_GROUP, {**group, "backend": dist.get_backend()})
+def observe(script: str, local_rank: int) -> None:
+    """Observe what the script does, and pretend what the variables say.
 
-
-def watch_process_group() -> None:
-    """Make `destroy_process_group` write process_group.json first, because afterwards there is no group."""
-    import torch.distributed as dist
-
-    destroy = dist.destroy_process_group
-
-    def write_and_destroy(*arguments: object, **options: object) -> None:
-        write_process_group()
-        destroy(*arguments, **options)
-
-    dist.destroy_process_group = write_and_destroy
-
-
-def slow_loading(seconds: float) -> None:
-    """Make `load_fashion_mnist` slower, and write when it began and ended."""
-    from hvdlab import data
-
-    load, calls = data.load_fashion_mnist, []
-
-    def load_slowly(*arguments: object) -> data.Dataset:
-        began = time.monotonic()  # of the machine: the clocks of its processes agree
-        time.sleep(seconds)
-        loaded = load(*arguments)
-        calls.append({"began": began, "ended": time.monotonic()})
-        _write(LOADING, calls)
-        return loaded
-
-    data.load_fashion_mnist = load_slowly
-
-
-def _write(name: str, value: dict | list) -> None:
-    Path(name).write_text(json.dumps(value), encoding="utf-8")
+    Args:
+        local_rank: The number of this rank on its machine.
+    """
+    text = Path(script).read_text(encoding="utf-8", errors="replace")
+    imports = " ".join(re.findall(r"^ *(?:import|from) .*", text, re.MULTILINE))
+    count = int(os.environ.get("HVDLAB_PRETENDED_GPUS", 0))
+    choice = pretended_gpus.Choice(local_rank) if count else None
+    if "torch.distributed" in imports:
+        rank_observations.watch_process_group(script)
+    if "HVDLAB_SLOW_LOADING" in os.environ:
+        rank_observations.slow_loading(float(os.environ["HVDLAB_SLOW_LOADING"]))
+    if "keras" in imports:
+        pretended_gpus.pretend_keras(choice, count) if choice else rank_observations.watch_keras()
+    elif "torch" in imports:
+        pretended_gpus.pretend_torch(
+            choice, count
+        ) if choice else rank_observations.watch_training()
 
 
 def main() -> None:
@@ -109,18 +116,15 @@ def main() -> None:
     if "HVDLAB_KILL_AFTER" in os.environ and rank == size - 1:
         epoch = int(os.environ["HVDLAB_KILL_AFTER"])
         threading.Thread(target=kill_after, args=(epoch, rank), daemon=True).start()
-
-    if "torch.distributed" in Path(script).read_text(encoding="utf-8", errors="replace"):
-        watch_process_group()
-    if "HVDLAB_SLOW_LOADING" in os.environ:
-        slow_loading(float(os.environ["HVDLAB_SLOW_LOADING"]))
+    local_ranks = os.environ.get("HVDLAB_LOCAL_RANKS", "0").split()
+    observe(script, pretend_machines(rank, [int(number) for number in local_ranks]))
 
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        write_horovod_rank()
-        write_process_group()
+        rank_observations.write_horovod_rank()
+        rank_observations.write_process_group()
 
 
 if __name__ == "__main__":

@@ -16,13 +16,22 @@ import pandas as pd
 
 from hvdlab import launch
 from hvdlab.course.rank_report import curve, rank_report
-from hvdlab.exercises.harness.rank_in_own_folder import HOROVOD, LOADING, PROCESS_GROUP
+from hvdlab.exercises.harness.pretended_gpus import GPU
+from hvdlab.exercises.harness.rank_observations import (
+    BROADCASTS,
+    EVALUATED,
+    HOROVOD,
+    LOADING,
+    PROCESS_GROUP,
+    TRAINED,
+)
 
 RANK_SCRIPT = Path(__file__).with_name("rank_in_own_folder.py")
 START = (
     30  # seconds that a launch may take on a busy machine, in addition to the limit of the ranks
 )
 MAX_ERROR_CHARACTERS = 400
+COLLECTIVE = "A broadcast is a collective: every rank must call it, also a receiver. Move it out of the `if`."
 
 
 @dataclass
@@ -131,6 +140,32 @@ class Watched:
         """
         return self._left(rank, LOADING) or []
 
+    def trained(self, rank: int) -> list[tuple[float, int]]:
+        """Return per epoch the sum of the losses of the images that a rank trained on, and their number.
+
+        Returns:
+            An empty list if they were not observed, as in Keras.
+        """
+        return self._left(rank, TRAINED) or []
+
+    def evaluated(self, rank: int) -> set[int]:
+        """Return checksums of the images that a rank evaluated; empty if they were not observed."""
+        return set(self._left(rank, EVALUATED) or [])
+
+    def chosen_gpu(self) -> dict | None:
+        """Return which GPU rank 0 chose of those that were pretended, or None: see `pretended_gpus`."""
+        return self._left(0, GPU)
+
+    def lonely_broadcast(self) -> str:
+        """Return a sentence about a broadcast of torch.distributed that not all ranks called, or ""."""
+        lines = [set(self._left(rank, BROADCASTS) or []) for rank in range(self.ranks)]
+        lonely = set.union(*lines) - set.intersection(*lines)
+        if not lonely:
+            return ""
+        callers = [rank for rank in range(self.ranks) if min(lonely) in lines[rank]]
+        who = " and rank ".join(map(str, callers))
+        return f"only rank {who} runs {_quote(self, min(lonely))}. {COLLECTIVE}"
+
     def checkpoints(self, rank: int) -> list[str]:
         """Return the names of a rank's checkpoints, the latest last.
 
@@ -175,7 +210,7 @@ def watch(
     shutil.rmtree(folder, ignore_errors=True)
     run = Watched(Path(script), folder, disk or folder, ranks)
     for rank in range(ranks):
-        for name in (HOROVOD, PROCESS_GROUP):
+        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, GPU):
             (run.disk / f"rank-{rank}" / name).unlink(missing_ok=True)
     options = {
         "HVDLAB_RUN_DIR": str(folder.absolute()),
@@ -213,19 +248,24 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
             "message that the other never sends?"
         )
     if stalled := re.findall(r"^(\d+)!: \[([^,\]]+)", run.printed(0), re.M):  # Horovod's report
+        sent = [(rank, tensor) for rank, tensor in stalled if "broadcast" in tensor.lower()]
+        if sent:
+            return f"rank {sent[0][0]} takes no part in {sent[0][1]}. {COLLECTIVE}"
         missing = " and ".join(f"rank {rank} takes no part in {tensor}" for rank, tensor in stalled)
         return (
             f"ranks wait for each other: {missing}. All must make the same calls in the same order."
         )
     errors = {}
     for rank in range(run.ranks):
-        messages = re.findall(
-            r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*", run.printed(rank), re.M
-        )
-        if messages:
+        # PyTorch writes "[rank1]: " before the error of a rank that has a process group.
+        ends = r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*)"
+        if messages := re.findall(ends, run.printed(rank), re.M):
             errors[rank] = messages[-1][:MAX_ERROR_CHARACTERS]
     # A rank that only reports that another rank has ended has no mistake. TensorFlow calls that unknown.
     follow_up = re.compile("Horovod|shut down|UnknownError|gloo/transport|DistNetworkError|by peer")
+    if lonely := run.lonely_broadcast():
+        if all(map(follow_up.search, errors.values())):
+            return lonely
     if errors:
         first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
         return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"
@@ -243,6 +283,6 @@ def _line(run: Watched, rank: int) -> str:
     return f" in {_quote(run, numbers[-1])}" if numbers else ""
 
 
-def _quote(run: Watched, number: str) -> str:
+def _quote(run: Watched, number: str | int) -> str:
     source = run.script.read_text(encoding="utf-8").splitlines()[int(number) - 1].strip()
     return f"line {number} (`{source}`)"
