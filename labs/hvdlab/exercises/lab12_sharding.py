@@ -87,8 +87,8 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
 
 def own(model: torch.nn.Module) -> torch.Tensor:
     """Return the weights that this rank holds as one tensor."""
-    held = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
-    return torch.cat([p.detach().ravel() for p in held])
+    local = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
+    return torch.cat([p.detach().ravel() for p in local])
 
 
 def steps_with_equal_gradients(comm: "MPI.Comm", function: Callable) -> dict:
