@@ -8,7 +8,7 @@ import numpy as np
 from hvdlab.exercises.harness.counting_communicator import Counting
 from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 from hvdlab.exercises.harness.mpi_ranks import on_ranks
-from hvdlab.exercises.harness.rank_exercise import RankExercise, kind
+from hvdlab.exercises.harness.rank_exercise import RankExercise, kind, number_or_kind
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -92,7 +92,9 @@ def used_and_returned(comm: "MPI.Comm", function: Callable, examples: tuple) -> 
         used.extend(np.asarray(indices).tolist())
         return np.array(examples)[indices].mean(keepdims=True)
 
-    return {"returned": function(comm, gradient, np.arange(len(examples))), "used": used}
+    returned = function(comm, gradient, np.arange(len(examples)))
+    one = isinstance(returned, np.ndarray) and returned.size == 1
+    return {"returned": number_or_kind(returned.item() if one else returned), "used": used}
 
 
 def one_row(rows: list[dict]) -> dict:
@@ -100,10 +102,7 @@ def one_row(rows: list[dict]) -> dict:
     return {
         "The number of examples whose gradient each rank computes in": list(map(len, used)),
         "The numbers of the examples that the ranks compute together in": sorted(sum(used, [])),
-        "What the ranks return from": [
-            each[0] if isinstance(each := row["returned"], list) and len(each) == 1 else kind(each)
-            for row in rows
-        ],
+        "What the ranks return from": [row["returned"] for row in rows],
     }
 
 

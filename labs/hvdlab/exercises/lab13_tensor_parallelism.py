@@ -95,6 +95,7 @@ check_parts = FunctionExercise(
 def shapes_and_values(function: Callable, ranks: int) -> dict[str, object]:
     """Return what each rank gets of the six tensors of a block."""
     with torch.random.fork_rng():
+        torch.manual_seed(0)
         weights = {name: value.detach() for name, value in Block(6).named_parameters()}
     found, of_ranks = {"The dict of weights after": "unchanged"}, []
     for rank in range(ranks):

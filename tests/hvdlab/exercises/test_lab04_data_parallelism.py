@@ -75,8 +75,7 @@ def into_equal_parts(comm, values):
         (by_the_library, "comm.Allreduce is not for this exercise"),
         (from_itself, "rank 0 of 1 receives from itself"),
         (with_a_name_from_outside, "'by_the_library' is not defined. A function that runs on the ranks"),
-        (into_equal_parts, r"failed on rank \d of 3, in `chunks = values\.reshape.*cannot reshape.*"
-         "in naive_all_reduce of 13 values on 3 ranks"),
+        (into_equal_parts, r"failed on rank \d of 3, in `chunks = values\.reshape.*cannot reshape"),
     ],
 )  # fmt: skip
 def test_a_function_that_fails_gets_a_reason(answer, says):
