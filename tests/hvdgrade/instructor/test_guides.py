@@ -22,15 +22,14 @@ def lab(request) -> Path:
 def messages(lab: Path) -> list[str]:
     """Return all texts in the checks of a lab, without the values that they insert.
 
-    The checks of labs 5, 11 and 16 also use the harness, the rules of `hvdlab check` and its catalogue.
+    The checks of labs 5, 11 and 16 also use the rules of `hvdlab check` and its catalogue.
     """
     package = ROOT / "labs" / "hvdlab"
     paths = [*(package / "exercises").glob(f"lab{lab.name[:2]}_*.py")]
+    paths += (package / "exercises" / "harness").glob("*.py")
     if lab.name[:2] in ("05", "11", "16"):
         paths += [
-            path
-            for folder in ("exercises/harness", "check", "hints")
-            for path in (package / folder).rglob("*.py")
+            path for folder in ("check", "hints") for path in (package / folder).rglob("*.py")
         ]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     return [
