@@ -610,7 +610,6 @@ print(f"Edit {script.relative_to(ROOT)}")
 # hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 # hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 # model.to(device)
-# optimizer.load_state_dict(optimizer.state_dict())  # its momentum follows the weights
 # optimizer = hvd.DistributedOptimizer(
 #     optimizer, named_parameters=model.named_parameters(), compression=mine.compression
 # )

@@ -95,7 +95,6 @@ def main():
     # The images have channels-last order, so the convolutions compute in it. The weights stay contiguous:
     # Horovod would need contiguous copies of channels-last gradients.
     model.to(mine.device)
-    optimizer.load_state_dict(optimizer.state_dict())  # the state follows the weights
     # The optimizer must see the averaged gradient, because the norm of a mean is not the mean of norms.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=mine.compression

@@ -75,7 +75,8 @@ def main():
         first_epoch = int(saved[-1].stem.removeprefix("epoch-")) + 1
 
     model.to(device)
-    optimizer.load_state_dict(optimizer.state_dict())  # its momentum follows the weights
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)  # its momentum follows the weights to the device
 
     recorder = Recorder(model, batches)
     for epoch in range(first_epoch, args.epochs):

@@ -67,7 +67,6 @@ def main():
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     model.to(device)
-    optimizer.load_state_dict(optimizer.state_dict())  # the state follows the weights
     # Horovod: average the gradients of all processes before each step.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=mine.compression

@@ -178,7 +178,7 @@ def check_broadcast(script: str | Path) -> None:
             + ("?" if source.torch else ", and in the list of callbacks of fit?")
         )
     if run:
-        check_sent_state(script)
+        check_sent_state(run, script)
     weights = run.report()["weights"].iloc[0] if run else "?"
     print_right(run, f"the trained weights of both ranks have the same hash, {weights}.")
 

@@ -117,12 +117,12 @@ TORCH = """\
 -    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum)
 +    optimizer = torch.optim.SGD(model.parameters(), args.lr * hvd.size(), args.momentum)
 @@ optimizer
-+    # Horovod: gradients averaged over all ranks; after the move, which would discard its hooks
++    # Horovod: gradients averaged over all ranks; after the move, which would discard its hooks,
++    # and before the state is loaded, because the new optimizer begins without one
 +    optimizer = hvd.DistributedOptimizer(
 +        optimizer, model.named_parameters(), compression=chosen.compression
 +    )
-+
-     recorder = Recorder(model, batches)
+     optimizer.load_state_dict(state)  # its momentum follows the weights to the device
 @@ broadcast
 +    # Horovod: all ranks begin with the weights and the optimizer state of rank 0. Weights
 +    # last: an optimizer without a state gets it by a step, in which weight decay moves them.

@@ -7,10 +7,11 @@
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)       # while the weights are in host memory
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     model.to(mine.device)       # before the optimizer is wrapped: a move discards Horovod's hooks
-    optimizer.load_state_dict(optimizer.state_dict())           # the state follows the weights
+    state = optimizer.state_dict()
     optimizer = hvd.DistributedOptimizer(
         optimizer, model.named_parameters(), compression=mine.compression
     )
+    optimizer.load_state_dict(state)    # Horovod 0.28.1 returns an optimizer without a state
 
 NCCL sends gradients from GPU to GPU, but refuses two ranks on one GPU. A Horovod that was built without
 NCCL must not get a tensor on a GPU at all: version 0.28.1 copies it without waiting for the copy, and

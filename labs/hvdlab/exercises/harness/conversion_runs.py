@@ -39,6 +39,7 @@ class Library:
         by_rank_and_size: The same, so that no rank reads all examples.
         one_seed: What the shards of all ranks need so that they do not overlap.
         restart: What to do where weights differ after a restart.
+        state: What makes a restarted run continue with the state of the optimizer.
         read: How many examples a rank has read in an epoch.
     """
 
@@ -52,6 +53,7 @@ class Library:
     by_rank_and_size: str
     one_seed: str
     restart: str
+    state: str
     read: str
 
 
@@ -68,6 +70,8 @@ HOROVOD = Library(
     restart="broadcast optimizer state and weights after loading, in this order (a rank without a state gets "
     "it by a step, which can change its weights), and make sure that the loaded optimizer averages (Keras: "
     "hvd.load_model).",
+    state="In PyTorch hvd.DistributedOptimizer returns an optimizer without a state: load the state into what "
+    "it returns. In Keras hvd.load_model loads it.",
     read="len(batches.examples_read(epoch))",
 )
 TORCH_DISTRIBUTED = Library(
@@ -82,6 +86,7 @@ TORCH_DISTRIBUTED = Library(
     one_seed="The seed of DistributedSampler must be the same on all ranks: args.seed, not seed.",
     restart="every rank must load the model's weights before DistributedDataParallel wraps it, and the state "
     "of the optimizer, which the wrapper does not send.",
+    state="Every rank must load it, before the first step.",
     read="len(sampler)",
 )
 

@@ -13,7 +13,6 @@ HVDLAB_LOCAL_RANKS="0 1 0 1" gives other local ranks: here two machines with two
     broadcasts.json      lines of the script that call a broadcast of torch.distributed
     trained.json    per epoch the sum of the losses of the images that PyTorch trained on, and their number
     evaluated.json  checksums of the images that it evaluated
-    state.json      state of the optimizer that Horovod wraps, and whether it was broadcast afterwards
     loading.json    with HVDLAB_SLOW_LOADING: when each call of load_fashion_mnist began and ended
     gpu.json        with HVDLAB_PRETENDED_GPUS: see `pretended_gpus`
 
@@ -102,8 +101,6 @@ def observe(script: str, local_rank: int) -> None:
         pretended_gpus.pretend_torch(choice, count)
     elif "torch" in imports:
         rank_observations.watch_training()
-        if "horovod" in imports:
-            rank_observations.watch_wrapped_state()
 
 
 def main() -> None:

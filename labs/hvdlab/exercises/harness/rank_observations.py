@@ -16,7 +16,6 @@ import numpy as np
 
 HOROVOD, PROCESS_GROUP, LOADING = "horovod.json", "process_group.json", "loading.json"
 BROADCASTS, EVALUATED, TRAINED = "broadcasts.json", "evaluated.json", "trained.json"
-STATE = "state.json"
 PIXELS = 28 * 28  # of an image
 _evaluated: set[int] = set()  # checksums
 
@@ -132,31 +131,6 @@ def watch_training() -> None:
     functional.cross_entropy = observed
     before(Recorder, "epoch_end", end_epoch)
     torch.nn.modules.module.register_module_forward_pre_hook(evaluate)
-
-
-def watch_wrapped_state() -> None:
-    """Write the state of the optimizer that Horovod wraps, and whether something was broadcast afterwards.
-
-    Horovod 0.28.1 discards this state, so the weights do not show whether the ranks had the same one.
-    """
-    import horovod.torch as hvd
-    from torch import Tensor
-
-    found = {}
-
-    def keep(optimizer: object, *arguments: object, **options: object) -> None:
-        values = [value for state in optimizer.state.values() for value in state.values()]
-        found["sums"] = [value.sum().item() for value in values if isinstance(value, Tensor)]
-        found["sent"] = False
-        write(STATE, found)
-
-    def send(*arguments: object, **options: object) -> None:
-        found["sent"] = True
-        write(STATE, found)
-
-    before(hvd, "DistributedOptimizer", keep)
-    before(hvd, "broadcast_optimizer_state", send)
-    before(hvd, "broadcast_object", send)
 
 
 def watch_keras() -> None:

@@ -23,7 +23,6 @@ from hvdlab.exercises.harness.rank_observations import (
     HOROVOD,
     LOADING,
     PROCESS_GROUP,
-    STATE,
     TRAINED,
 )
 
@@ -153,11 +152,6 @@ class Watched:
         """Return checksums of the images that a rank evaluated; empty if they were not observed."""
         return set(self._left(rank, EVALUATED) or [])
 
-    def wrapped_states(self) -> list[list[float]]:
-        """Return the sums of each rank's optimizer state, as Horovod wrapped it, if none was sent later."""
-        states = [self._left(rank, STATE) or {"sent": True} for rank in range(self.ranks)]
-        return [state["sums"] for state in states if not state["sent"]]
-
     def chosen_gpu(self) -> dict | None:
         """Return which GPU rank 0 chose of those that were pretended, or None: see `pretended_gpus`."""
         return self._left(0, GPU)
@@ -179,6 +173,26 @@ class Watched:
             rank: The number of the rank.
         """
         return sorted(f.name for f in self.disk.glob(f"rank-{rank}/checkpoints/epoch-*"))
+
+    def next_epoch(self) -> int:
+        """Return the number of the epoch with which a run continues after rank 0's latest checkpoint."""
+        return int(re.findall(r"\d+", self.checkpoints(0)[-1])[0]) + 1
+
+    def drop_last_checkpoint(self) -> None:
+        """Remove the latest checkpoint of each rank if it has another one, so that an epoch is repeated."""
+        for rank in range(self.ranks):
+            if len(names := self.checkpoints(rank)) > 1:
+                (self.disk / f"rank-{rank}" / "checkpoints" / names[-1]).unlink()
+
+    def distance_of_repeated(self, other: "Watched", epoch: int) -> float:
+        """Return how far rank 0's weights after an epoch are from those in another run of the same epoch.
+
+        Returns:
+            The distance in units of what the epoch changes in this run.
+        """
+        step = self._weights(0, epoch) - self._weights(0, epoch - 1)
+        apart = other._weights(0, epoch) - self._weights(0, epoch)
+        return float(np.linalg.norm(apart) / np.linalg.norm(step))
 
     def _left(self, rank: int, name: str) -> dict | list | None:
         path = self.disk / f"rank-{rank}" / name
@@ -216,7 +230,7 @@ def watch(
     shutil.rmtree(folder, ignore_errors=True)
     run = Watched(Path(script), folder, disk or folder, ranks)
     for rank in range(ranks):
-        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, STATE, GPU):
+        for name in (HOROVOD, PROCESS_GROUP, BROADCASTS, EVALUATED, TRAINED, LOADING, GPU):
             (run.disk / f"rank-{rank}" / name).unlink(missing_ok=True)
     options = {
         "HVDLAB_RUN_DIR": str(folder.absolute()),
