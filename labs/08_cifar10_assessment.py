@@ -563,9 +563,10 @@ print(f"Edit {script.relative_to(ROOT)}")
 # ### Exercise 4: Make the script use N processes
 #
 # **What:** Open `work/assessment.py` in the file browser on the left, edit it as you did in lab 5, and save
-# it. Then run the check below. It reads your script without running it, and reports what is missing.
+# it. Then run the check below. It runs your script on two ranks for a few steps with `hvdlab check`, and
+# reports what is missing.
 #
-# **Why:** This file is what you hand in. The messages of the check are hints, and the grader decides.
+# **Why:** This file is what you hand in. The check trains for a few steps only, and the grader decides.
 #
 # <details><summary>Hint 1: the seven places</summary>
 #

@@ -27,6 +27,7 @@ from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
 from hvdgrade.run import calibrate, orphans, start_failures
 from hvdgrade.run.job import Job, Tell
+from hvdgrade.run.likely_mistakes import likely_mistakes
 from hvdgrade.run.monitor import observe
 from hvdgrade.run.probe import probe
 from hvdgrade.sandbox import cuda_trial, mounts, tiers
@@ -34,6 +35,7 @@ from hvdgrade.submission.find_script import read_script
 from hvdgrade.submission.review import review
 from hvdgrade.submission.script import NotGradable, imported_modules
 from hvdlab.data import DataError, load_cifar10
+from hvdlab.mistakes import Finding
 from hvdlab.probe_mode import SHORT_EPOCH
 from hvdlab.system.hardware import visible_gpus
 from hvdlab.system.held_folder import held_folder
@@ -70,6 +72,8 @@ def grade(
     rules: Profile,
     tell: Tell = lambda text, **facts: None,
     required_tier: str | None = None,
+    *,
+    hints: bool = True,
 ) -> dict:
     """Grade one submission and return the result document.
 
@@ -79,6 +83,7 @@ def grade(
             line ends in "..." at the start of a stage. Default: does nothing.
         required_tier: the weakest sandbox tier that is accepted. By default, the strongest tier that works
             on this host is used, but none in which the submission would be root.
+        hints: whether to look for likely mistakes with `hvdlab check` if the submission does not pass.
 
     Returns:
         The result document. It also describes a submission that is not gradable and a fault of the grader.
@@ -102,10 +107,12 @@ def grade(
         if rules.uses_gpus and (obstacle := cuda_trial.why_no_cuda(tier)):
             raise NoGpu(obstacle)
         graded = replace(graded, synthetic=data.synthetic, tier=tier)
-        graded = replace(graded, review=review(graded.source, gpus=rules.uses_gpus))
+        graded = replace(graded, review=review(graded.source))
         job = Job(graded.source, ranks, rules, tier, clock, data, graded.review.facts)
         rounds = grade_in_rounds(job)
         graded = replace(graded, rounds=rounds, decisive=verdict.decisive(rounds))
+        if hints and graded.decisive.judgement.verdict != "pass":
+            graded = replace(graded, mistakes=mistakes_in(job))
     except NotGradable as error:
         graded = replace(graded, status="not_gradable", reason=str(error))
     except MachineBusy as error:
@@ -115,6 +122,19 @@ def grade(
     finally:
         clock("")
     return result(graded)
+
+
+def mistakes_in(job: Job) -> list[Finding]:
+    """Return what `hvdlab check` finds in a submission; nothing if the check cannot be run."""
+    data = job.data
+    try:
+        with held_folder(f"{orphans.PREFIX}check-") as held:
+            held.path.chmod(0o711)
+            seed, sizes = secrets.randbits(64), (len(data.train_labels), len(data.test_labels))
+            hidden = hidden_data.HiddenData.draw(seed, *sizes)
+            return likely_mistakes(job, hidden_data.for_run(data, hidden, held.path / "data"))
+    except FAULTS:
+        return []
 
 
 def grade_in_rounds(job: Job) -> list[Round]:

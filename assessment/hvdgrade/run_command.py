@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--progress", type=Path, metavar="FILE", help="append a JSON line per event to FILE"
     )
     parser.add_argument(
+        "--no-hints",
+        dest="hints",
+        action="store_false",
+        help="do not look for likely mistakes with hvdlab check in a script that does not pass",
+    )
+    parser.add_argument(
         "--force", action="store_true", help="start more ranks than this machine has room for"
     )
     parser.add_argument(
@@ -69,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"hvdgrade: {sentence}", file=sys.stderr)
             return NOT_GRADABLE
         with Progress(args.progress) as tell:
-            document = grade(args.path, args.np, rules, tell, args.require_sandbox)
+            document = grade(
+                args.path, args.np, rules, tell, args.require_sandbox, hints=args.hints
+            )
             code = exit_code(document)
             try:
                 if args.json:

@@ -28,7 +28,7 @@ class Fault:
     Attributes:
         framework: "torch" or "keras" with Horovod, or "ddp": torch.distributed, started by torchrun.
         symptom: what a learner sees.
-        finding: id of the mistake, see `hvdlab.hints.catalogue`.
+        finding: id of the mistake, see `hvdlab.mistakes`.
         line: line of the script that `hvdlab check` names, from 1; None for a mistake without a line.
         diff: the edit of the correct script, see `hvdlab.variants`.
         needs: what a machine must have to run it, where not every machine has it. Default "": nothing.

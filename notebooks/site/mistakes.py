@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hvdlab.faults import faults
-from hvdlab.hints.catalogue import CHECKED, Mistake
+from hvdlab.mistakes import CHECKED, Mistake
 
 FRAMEWORKS = {"torch": "Horovod and PyTorch", "keras": "Horovod and Keras", "ddp": "DDP"}
 

@@ -95,7 +95,7 @@ def graded(next_round, monkeypatch, tmp_path) -> Graded:
     )
     monkeypatch.setattr(tiers, "choose", lambda tier: "rlimits")
     monkeypatch.setattr(grade, "result", found.append)
-    grade.grade(script, 2, RULES)
+    grade.grade(script, 2, RULES, hints=False)
     return found[0]
 
 
@@ -331,10 +331,10 @@ def test_who_crashes_on_a_full_disk_has_not_failed(monkeypatch, cifar10_folder):
     """Somebody else may have filled it; who crashes elsewhere has."""
     monkeypatch.setenv("HVDLAB_DATA", str(cifar10_folder))
     crashes = Path(__file__).parents[1] / "fixtures" / "submissions" / "crashes"
-    assert grade.grade(crashes, 2, RULES)["verdict"] == "fail"
+    assert grade.grade(crashes, 2, RULES, hints=False)["verdict"] == "fail"
     full = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr(monitor, "disk_usage", lambda folder: full)
-    document = grade.grade(crashes, 2, RULES)
+    document = grade.grade(crashes, 2, RULES, hints=False)
     assert document["status"] == "infrastructure_error"
     assert document["reason"] == "the grader's disk was full while the submission ran"
 
@@ -349,12 +349,12 @@ def test_data_that_every_submission_can_read_are_refused(
     script = tmp_path / "assessment.py"
     script.write_text("import torch")
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
-    assert grade.grade(script, 2, RULES)["verdict"] == "pass"
+    assert grade.grade(script, 2, RULES, hints=False)["verdict"] == "pass"
 
     link = tmp_path / "system"
     link.symlink_to(sample_folder.parent)
     monkeypatch.setattr(mounts, "SYSTEM", (*mounts.SYSTEM, str(link)))
-    result = grade.grade(script, 2, RULES)
+    result = grade.grade(script, 2, RULES, hints=False)
     if tier == "rlimits":  # which says that it hides nothing
         assert result["verdict"] == "pass"
     else:

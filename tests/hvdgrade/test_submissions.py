@@ -187,9 +187,8 @@ def test_each_submission_gets_its_own_verdict(
     before, marked_before = tree(*watched), marks()
     bystanders = psutil.Process().children(recursive=True)  # a Slurm cluster of another test
 
-    document = grade(
-        submission, 2, dataclasses.replace(quick_rules, **RULES | expected.get("rules", {}))
-    )
+    rules = dataclasses.replace(quick_rules, **RULES | expected.get("rules", {}))
+    document = grade(submission, 2, rules, hints=False)
 
     found = deviations(document, expected)
     after = tree(*watched)

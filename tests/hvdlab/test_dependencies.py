@@ -29,7 +29,8 @@ HVDLAB = {
     "recordable": "assessment_networks",
     "scaling": "numpy rich",
     "script_analysis": "",
-    "hints": "script_analysis",
+    "mistakes": "",
+    "hints": "mistakes script_analysis",
     "data": "record system probe_mode arguments numpy huggingface_hub rich",
     "launch": "system arguments psutil mpi4py",
     "torch": (
@@ -40,7 +41,7 @@ HVDLAB = {
         "data record recordable probe_mode schedules noise_scale system assessment_networks numpy "
         "frameworks"
     ),
-    "check": "launch record script_analysis hints system arguments cli numpy psutil rich frameworks",
+    "check": "launch record script_analysis mistakes system arguments cli numpy psutil rich frameworks",
     "doctor": "system launch data torch keras arguments cli numpy rich psutil frameworks",
     "bench": (
         "torch keras launch data record scaling system arguments assessment_networks reference "
@@ -52,8 +53,8 @@ HVDLAB = {
     ),
     "course": "data launch record torch keras system numpy pandas rich matplotlib IPython PIL frameworks",
     "exercises": (
-        "check course faults hints launch data noise_scale record reference schedules script_analysis torch "
-        "keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
+        "check course faults hints mistakes launch data noise_scale record reference schedules "
+        "script_analysis torch keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
     ),
     "cli": "doctor launch check faults data bench course gpu_report system",
 }
@@ -62,7 +63,7 @@ HVDGRADE = {
     "": "",
     "record_limits": "hvdlab.assessment_networks",
     "profiles": "record_limits",
-    "submission": "hvdlab.hints hvdlab.script_analysis",
+    "submission": "hvdlab.hints hvdlab.mistakes hvdlab.script_analysis",
     "sandbox": "record_limits hvdlab hvdlab.system psutil landlock",  # Sandbox.furnish copies landlock.py
     "output": "submission rich",
     "evidence": (
@@ -70,16 +71,17 @@ HVDGRADE = {
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras numpy torch"
     ),
     "report": (
-        "output profiles submission sandbox evidence judge hvdgrade hvdlab.hints hvdlab.system rich jinja2"
+        "output profiles submission sandbox evidence judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2"
     ),
     "run": (
-        "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.system "
-        "hvdlab.assessment_networks hvdlab.probe_mode hvdlab.torch hvdlab.keras psutil numpy frameworks"
+        "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.mistakes "
+        "hvdlab.system hvdlab.assessment_networks hvdlab.probe_mode hvdlab.torch hvdlab.keras psutil numpy "
+        "frameworks"
     ),
     "judge": "evidence profiles submission hvdlab.assessment_networks hvdlab.probe_mode hvdlab.record",
     "grade": (
         "run evidence judge report sandbox output submission profiles "
-        "hvdlab.data hvdlab.system hvdlab.assessment_networks hvdlab.probe_mode psutil"
+        "hvdlab.data hvdlab.mistakes hvdlab.system hvdlab.assessment_networks hvdlab.probe_mode psutil"
     ),
     "batch": (
         "report output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "

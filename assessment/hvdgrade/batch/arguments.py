@@ -59,5 +59,6 @@ def checked(args: argparse.Namespace) -> tuple[profiles.Profile, Settings]:
         args.limit,
         args.require_sandbox,
         call=secrets.token_hex(8),
+        hints=args.hints,
     )
     return rules, settings

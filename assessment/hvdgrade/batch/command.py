@@ -89,6 +89,11 @@ def add_grading_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="gradings at the same time, each on its own cores (default: cores / ranks; Slurm: no limit)",
     )
+    add(
+        "--hints",
+        action="store_true",
+        help="look for likely mistakes with hvdlab check in each script that does not pass (up to 60 s each)",
+    )
     add("--force", action="store_true", help="start more ranks than this machine has room for")
     add("--oversubscribe", action="store_true", help="allow more workers than cores / ranks")
     add(

@@ -40,6 +40,7 @@ class Settings:
         require_sandbox: isolation level below which nothing is graded; None for no requirement.
         call: identifies this call of `hvdgrade batch`. Each result that the call makes contains it.
         real_data: whether CIFAR-10 itself is known to be available, not only the synthetic data set.
+        hints: whether to look for likely mistakes in scripts that do not pass.
     """
 
     out: Path
@@ -50,6 +51,7 @@ class Settings:
     require_sandbox: str | None = None
     call: str = ""
     real_data: bool = False
+    hints: bool = False
 
 
 @dataclass(frozen=True)

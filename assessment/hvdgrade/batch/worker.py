@@ -174,6 +174,8 @@ class Grader:
             "--json", str(self.folder / "grader" / "result.json"),
             "--html", str(self.folder / "grader" / "report.html"),
         ]  # fmt: skip
+        if not self.settings.hints:
+            command += ["--no-hints"]
         if self.settings.require_sandbox:
             command += ["--require-sandbox", self.settings.require_sandbox]
         # SAFEPATH: Python must not import modules from the folder in which it is started.

@@ -14,7 +14,7 @@ from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.review import Review
-from hvdlab.hints.catalogue import CATALOGUE
+from hvdlab.mistakes import CATALOGUE, Finding
 from hvdlab.system.hardware import cpu_facts, usable_cores
 
 SCHEMA = "hvdgrade/1"
@@ -40,6 +40,7 @@ class Graded:
         ranks: number of processes.
         source: the bytes of the script; empty if it could not be read.
         review: what the source shows.
+        mistakes: what `hvdlab check` found in it.
         status: "graded", "not_gradable" or "infrastructure_error".
         reason: why there is no verdict, in one sentence; empty for a graded submission.
         grade_again: whether the machine is the reason, so that another grading may give a verdict.
@@ -55,6 +56,7 @@ class Graded:
     ranks: int
     source: bytes = b""
     review: Review = Review()
+    mistakes: list[Finding] = field(default_factory=list)
     status: str = "graded"
     reason: str = ""
     grade_again: bool = False
@@ -110,7 +112,7 @@ def result(graded: Graded) -> dict:
         ],
         "checks": [],
         "timeline": [asdict(entry) for entry in judgement.timeline] if judgement else [],
-        "hints": graded.review.hints,
+        "hints": [],
         "flags": list(graded.review.flags),
         "resources": {},
         "output": decisive.evidence.observation.output[-20_000:] if decisive else "",
@@ -120,16 +122,21 @@ def result(graded: Graded) -> dict:
         document["checks"] = [
             {name: getattr(check, name) for name in CHECK_FIELDS} for check in judgement.checks
         ]
-        document["hints"] = not_refuted(graded.review.hints, judgement.checks)
+        found = [*graded.review.hints, *graded.mistakes]
+        document["hints"] = hints(found, judgement.checks)
         document["flags"] += measured_flags(decisive.evidence, rules)
         document["resources"] = resources(seen, graded.stages)
     return document
 
 
-def not_refuted(hints: list[dict], checks: list[Check]) -> list[dict]:
-    """Return the hints that the measurements leave possible."""
+def hints(found: list[Finding], checks: list[Check]) -> list[dict]:
+    """Return the hints of a report: one per mistake that the measurements leave possible, by line."""
     passed = {check.id for check in checks if check.state == "pass"}
-    return [hint for hint in hints if not CATALOGUE[hint["mistake"]].refuted_by & passed]
+    possible = {one.id: one for one in found if not CATALOGUE[one.id].refuted_by & passed}
+    return [
+        {"line": one.line, "topic": one.title, "text": f"{one.seen} {one.fix}", "mistake": one.id}
+        for one in sorted(possible.values(), key=lambda one: one.line or 0)
+    ]
 
 
 def data_set(graded: Graded) -> str:

@@ -106,9 +106,11 @@ def show_rounds_and_budget(document: dict, console: Console) -> None:
 
 
 def show_hints_and_output(document: dict, console: Console) -> None:
-    """Print the hints from reading the script, and the last lines that it printed."""
+    """Print the likely mistakes, and the last lines that the script printed."""
     if document["hints"]:
-        console.print("[dim]Hints from reading the script (they change no points):[/]")
+        console.print(
+            "[dim]Likely mistakes, seen in a run of a few steps or in the source (they change no points):[/]"
+        )
         for hint in document["hints"][:6]:
             line = f"line {hint['line']}: " if hint["line"] else ""
             console.print(f"  {line}{escape(hint['text'])}", highlight=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hvdgrade.submission.flags import flags
 from hvdgrade.submission.script_facts import ScriptFacts
 from hvdlab.hints import hints
+from hvdlab.mistakes import Finding
 from hvdlab.script_analysis.script import Script, Unreadable
 
 READ_SECONDS, READ_BYTES = 10, 1 << 30  # processor time and address space of the process
@@ -24,17 +25,17 @@ class Review:
     """What the source of a script shows.
 
     Attributes:
-        hints: likely mistakes, see `hvdlab.hints.hints`.
+        hints: likely mistakes, see `hvdlab.hints`.
         flags: places for the instructor to look at, see `hvdgrade.submission.flags.flags`.
         facts: what explanations of failed checks refer to.
     """
 
-    hints: list[dict] = field(default_factory=list)
+    hints: list[Finding] = field(default_factory=list)
     flags: list[dict] = field(default_factory=list)
     facts: ScriptFacts = ScriptFacts()
 
 
-def review(source: bytes, seconds: int = READ_SECONDS, *, gpus: bool = True) -> Review:
+def review(source: bytes, seconds: int = READ_SECONDS) -> Review:
     """Return what the source of a script shows.
 
     If the process ends early, the results until then are kept, and a flag of the kind "unreadable" gives the
@@ -43,7 +44,6 @@ def review(source: bytes, seconds: int = READ_SECONDS, *, gpus: bool = True) -> 
     Args:
         source: the bytes of the script, untrusted.
         seconds: limit on processor time. Default: 10.
-        gpus: whether ranks may use GPUs. If not, no hint says that a script chooses none. Default: True.
     """
     command = [sys.executable, "-I", "-m", "hvdgrade.submission.review", str(seconds)]
     try:
@@ -55,13 +55,8 @@ def review(source: bytes, seconds: int = READ_SECONDS, *, gpus: bool = True) -> 
     # An incomplete line is not a result.
     lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
     results = dict(json.loads(line) for line in lines)
-    hints_shown = [
-        hint
-        for hint in results.get("hints", [])
-        if gpus or hint["line"] or hint["topic"] != "device"
-    ]
     found = Review(
-        hints_shown,
+        [Finding(*hint) for hint in results.get("hints", [])],
         results.get("flags", []),
         ScriptFacts.from_json(results.get("facts", {})),
     )

@@ -3,7 +3,7 @@
 from hvdlab.check.rules import data, devices, process_groups, replicas, settings, training
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
-from hvdlab.hints.catalogue import CATALOGUE, Finding, finding
+from hvdlab.mistakes import CATALOGUE, Finding, finding
 
 RULES = (
     *training.RULES,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdlab.hints.catalogue import Finding
+from hvdlab.mistakes import Finding
 
 if TYPE_CHECKING:
     from rich.console import Console

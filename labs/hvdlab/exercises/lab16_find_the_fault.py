@@ -24,7 +24,7 @@ from hvdlab.exercises.lab16_evidence import (  # noqa: F401
     check_missing_ranks,
 )
 from hvdlab.faults import correct, faults
-from hvdlab.hints.catalogue import CHECKED
+from hvdlab.mistakes import CHECKED
 from hvdlab.script_analysis.script import Script
 from hvdlab.variants import edited
 

@@ -86,15 +86,3 @@ def strings(node: ast.Call | ast.Subscript) -> list[str]:
     """
     parts = [node.slice] if isinstance(node, ast.Subscript) else node.args
     return [part.value for part in parts if is_text(part)]
-
-
-def positional_defaults(
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-) -> list[tuple[ast.arg, ast.expr]]:
-    """Return the positional parameters of a function that have a default, each with its default.
-
-    Returns:
-        (parameter, default), the last parameter first.
-    """
-    parameters = [*function.args.posonlyargs, *function.args.args][::-1]
-    return [*zip(parameters, function.args.defaults[::-1], strict=False)]

@@ -1,4 +1,4 @@
-"""The syntax tree of a training script, analysed without running it, for hints, checks and labs.
+"""The syntax tree of a training script, analysed without running it, for checks, flags and labs.
 
 Names are followed through imports, simple assignments, arguments and results of the script's own functions
 (`import horovod.torch as h`, `main(h.rank())`). So an analysis gives a hint and never evidence.

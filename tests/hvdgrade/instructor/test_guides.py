@@ -28,9 +28,7 @@ def messages(lab: Path) -> list[str]:
     paths = [*(package / "exercises").glob(f"lab{lab.name[:2]}_*.py")]
     paths += (package / "exercises" / "harness").glob("*.py")
     if lab.name[:2] in ("05", "11", "16"):
-        paths += [
-            path for folder in ("check", "hints") for path in (package / folder).rglob("*.py")
-        ]
+        paths += [package / "mistakes.py", *(package / "check").rglob("*.py")]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     return [
         node.value

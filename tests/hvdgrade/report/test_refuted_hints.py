@@ -1,30 +1,24 @@
-"""A report shows no hint from the source that its measurements refute."""
+"""A report shows no hint that its measurements refute, and each mistake once."""
 
 import pytest
 
 from hvdgrade.judge.check import CHECKS, Check
 from hvdgrade.profiles import load
-from hvdgrade.report.result import not_refuted
-from hvdlab.hints import hints
-from hvdlab.hints.catalogue import MISTAKES
+from hvdgrade.report.result import hints
+from hvdlab.mistakes import MISTAKES, finding
 
-LIGHTNING = b"""import lightning
-from hvdlab.data import Batches
-from hvdlab.torch.models import assessment_network
-import torch
-batches = Batches(None, None, 128)
-optimizer = torch.optim.SGD(assessment_network().parameters(), lr=0.1)
-optimizer.step()
-print("done")
-"""
+FOUND = [
+    finding("optimizer-not-wrapped", 30, "Seen."),
+    finding("identical-batches", 20, "Seen."),
+    finding("init-missing", None, "Seen."),
+]
 PASSED = "ran replicas exchange flow equivalence shards steps"
 
 
-def shown(source: bytes, passed: str) -> set[str]:
-    """The mistakes that a report with these passed checks names; all other checks failed."""
+def judged(passed: str) -> list[Check]:
+    """The checks of a report, of which these passed and all others failed."""
     ids = load("cpu").points
-    checks = [Check(id, "", "pass" if id in passed.split() else "fail", 10, "") for id in ids]
-    return {hint["mistake"] for hint in not_refuted(hints(source), checks)}
+    return [Check(id, "", "pass" if id in passed.split() else "fail", 10, "") for id in ids]
 
 
 @pytest.mark.parametrize(
@@ -41,15 +35,19 @@ def shown(source: bytes, passed: str) -> set[str]:
     ],
 )
 def test_a_check_that_passes_refutes_its_hints(passed, gone):
-    everything = shown(LIGHTNING, "")
-    assert everything >= {"init-missing", "optimizer-not-wrapped", "identical-batches"}
-    assert everything - shown(LIGHTNING, passed) == set(gone.split())
+    shown = {hint["mistake"] for hint in hints(FOUND, judged(passed))}
+    assert {one.id for one in FOUND} - shown == set(gone.split())
+
+
+def test_a_mistake_is_shown_once_in_the_order_of_lines():
+    shown = hints([*FOUND, finding("init-missing", 3, "Seen.")], judged(""))
+    assert [hint["line"] for hint in shown] == [3, 20, 30]
 
 
 def test_a_skipped_or_partial_check_refutes_nothing():
     for state in ("skipped", "partial", "error"):
         checks = [Check(id, "", state, 10, "") for id in load("cpu").points]
-        assert not_refuted(hints(LIGHTNING), checks) == hints(LIGHTNING)
+        assert len(hints(FOUND, checks)) == len(FOUND)
 
 
 def test_mistakes_name_checks_that_the_grader_has():

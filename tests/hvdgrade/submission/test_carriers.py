@@ -17,7 +17,6 @@ FILES = [
     *(ROOT / "assessment").glob("**/assessment.py"),
     *(ROOT / "tests/fixtures/correct_scripts").glob("*.py"),
     *(ROOT / "tests/fixtures/similar").glob("*.py"),
-    *(ROOT / "tests/fixtures/hint_base").glob("*.py"),
     *(ROOT / "labs").glob("[a-z]*.py"),
 ]
 # Two carry data, two are no Python, and two have no script.

@@ -6,7 +6,7 @@ from check_events import named, plus, run, without
 from hvdlab.check import command
 from hvdlab.check.diagnosis import judge
 from hvdlab.check.source_facts import read
-from hvdlab.hints.catalogue import CATALOGUE
+from hvdlab.mistakes import CATALOGUE
 
 SCRIPT = """\
 import torch.distributed as dist

@@ -11,7 +11,7 @@ from check_cases import ARGUMENTS, CORRECT
 
 from hvdlab.check.command import check
 from hvdlab.faults import faults, write
-from hvdlab.hints.catalogue import CATALOGUE, CHECKED
+from hvdlab.mistakes import CATALOGUE, CHECKED
 
 QUICK = {
     "unequal_steps_generator_torch",  # a deadlock, noticed while it lasts

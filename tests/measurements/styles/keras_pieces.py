@@ -148,8 +148,8 @@ OF_SCHEDULES = {
     "onecycle": "one_cycle",
 }
 POLICY = """\
-# float16 where the processor has instructions for it, else bfloat16.
-fast = "avx512_fp16" in Path("/proc/cpuinfo").read_text()
+# float16 where it is fast, else bfloat16: TensorFlow has no fast float16 on processors.
+fast = "avx512_fp16" in Path("/proc/cpuinfo").read_text() and keras.backend.backend() == "torch"
 policy = "mixed_float16" if fast else "mixed_bfloat16"
 """
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
-from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.mistakes import Finding, finding
 
 SAME_STEPS = 3  # fewer equal batches may be a coincidence
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
-from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.mistakes import Finding, finding
 
 # Horovod 0.28.1, horovod/torch/mpi_ops.py: `_check_function`
 NOT_ACCEPTED = re.compile(r"Tensor is required to be contiguous|Tensor type \S+ is not supported")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from hvdlab.check.replica_weights import divergence
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
-from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.mistakes import Finding, finding
 
 # Errors of PyTorch, torch/csrc/distributed/c10d/reducer.cpp and torch/utils/data/dataloader.py
 UNUSED = "Expected to have finished reduction in the prior iteration"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
-from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.mistakes import Finding, finding
 from hvdlab.script_analysis.collectives import BROADCASTS
 
 

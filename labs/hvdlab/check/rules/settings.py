@@ -7,7 +7,7 @@ from math import isclose
 from hvdlab.check.norm_drift import drift
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
-from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.mistakes import Finding, finding
 
 close = partial(isclose, rel_tol=1e-3)  # learning rates, which Keras keeps as float32
 FEW_STEPS = 3  # the learning rates of fewer steps show no warmup

@@ -9,7 +9,7 @@ from hvdlab.check.replica_weights import divergence
 from hvdlab.check.run_events import Run
 from hvdlab.check.source_facts import Facts
 from hvdlab.check.unequal_rounds import left_early, own_loops
-from hvdlab.hints.catalogue import Finding, finding
+from hvdlab.mistakes import Finding, finding
 from hvdlab.script_analysis.collectives import GRADIENTS
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
 

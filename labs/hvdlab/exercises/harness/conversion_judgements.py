@@ -32,6 +32,9 @@ HALVED = (
 )
 
 
+MOST_APART = 0.01  # of two runs of the same epoch, in units of what it changes
+
+
 def _add_both(library: Library) -> str:
     return f"add up the right answers and the images over the ranks ({library.sums}), then divide."
 
@@ -253,15 +256,15 @@ def check_restarts(
 def refuse_lost_state(
     before: Watched, after: Watched, where: str, library: Library = HOROVOD
 ) -> None:
-    """Raise NotYet where the first epoch of a restarted run does not do what it did before the restart."""
+    """Raise NotYet where the first epoch of a restarted run ends with other weights than before."""
     epoch = int(after.lines(0)["epoch"].iloc[0])
     same_images = np.array_equal(before.examples(0, epoch), after.examples(0, epoch))
     apart = before.distance_of_repeated(after, epoch)
     if same_images and apart > MOST_APART:
         raise NotYet(
-            f"{where}, epoch {epoch} reads the same images as before and ends with other weights (their "
-            f"distance is {apart:.0%} of what the epoch changes). So the optimizer does not continue with the "
-            f"state of the checkpoint, such as its momentum. {library.state}"
+            f"{where}, epoch {epoch} reads the same images as before and ends with other weights: their "
+            f"distance is {apart:.0%} of what the epoch changes. So the optimizer does not continue with "
+            f"the state of the checkpoint, such as its momentum. {library.state}"
         )
 
 

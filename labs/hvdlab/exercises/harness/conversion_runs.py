@@ -70,8 +70,8 @@ HOROVOD = Library(
     restart="broadcast optimizer state and weights after loading, in this order (a rank without a state gets "
     "it by a step, which can change its weights), and make sure that the loaded optimizer averages (Keras: "
     "hvd.load_model).",
-    state="In PyTorch hvd.DistributedOptimizer returns an optimizer without a state: load the state into what "
-    "it returns. In Keras hvd.load_model loads it.",
+    state="In PyTorch hvd.DistributedOptimizer returns an optimizer without a state: load the state into "
+    "what it returns. In Keras hvd.load_model loads it.",
     read="len(batches.examples_read(epoch))",
 )
 TORCH_DISTRIBUTED = Library(

@@ -1,6 +1,6 @@
 """The catalogue of distributed mistakes: the name of each mistake, and how to fix it.
 
-`hvdlab check` finds mistakes in a run, and `hvdlab.hints` finds them in the source without a run. Both
+`hvdlab check` finds mistakes in a run, and `hvdlab.hints` three of them in the source without a run. Both
 create their findings with `finding`, so that a learner reads the same advice in both places.
 """
 
@@ -20,7 +20,7 @@ class Mistake:
         fix_with_tape: what to do about it in a training loop with tf.GradientTape. Default "": as in Keras.
         fix_in_ddp: what to do about it in a script of torch.distributed. Default "": `fix`.
         explains: ids of the mistakes that this mistake causes, so that a report leaves them out.
-        found_by_check: whether `hvdlab check` can find it. Default True; hints alone find the others.
+        found_by_check: whether `hvdlab check` can find it. Default True; `hvdlab.hints` finds the others.
         refuted_by: ids of the grader's checks: if one of them passes, the script does not have the mistake.
     """
 
@@ -417,27 +417,12 @@ MISTAKES = (
         "divide then.",
     ),
     Mistake(
-        "state-not-broadcast",
-        "The optimizer's state is not broadcast",
-        "Call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)`: a run that continues from a "
-        "checkpoint needs it.",
-        found_by_check=False,
-    ),
-    Mistake(
         "recorder-on-some-ranks",
         "Only some ranks record",
         "Move this call out of the `if`, because every rank writes its own weights and the grader compares "
         "them.",
         found_by_check=False,
         refuted_by=_ids("ran"),
-    ),
-    Mistake(
-        "all-ranks-print",
-        "All ranks print",
-        "Print under `if hvd.rank() == 0:`.",
-        "Pass `verbose=2 if hvd.rank() == 0 else 0` to fit.",
-        "Print under `if hvd.rank() == 0:`.",
-        found_by_check=False,
     ),
 )
 CATALOGUE = {mistake.id: mistake for mistake in MISTAKES}
