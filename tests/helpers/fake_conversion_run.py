@@ -14,7 +14,7 @@ HALVES = [[ALL[0::2], ALL[::-1][0::2]], [np.append(ALL[1::2], 0), np.append(ALL[
 RATE = conversion_runs.LEARNING_RATE
 DRIFTS = np.array([[1.0, 4.0], [2.0, 5.5]])  # [epoch][rank]
 KEPT = np.array([[1.0, 4.0], [2.0, 5.0]])
-FILES = ("horovod", "process_group", "loading", "evaluated", "trained", "broadcasts", "state")
+FILES = ("horovod", "process_group", "loading", "evaluated", "trained", "broadcasts")
 
 
 class FakeRun:
@@ -34,7 +34,7 @@ class FakeRun:
         self.loading = [[{"began": 0.0, "ended": 1.0}], [{"began": 1.1, "ended": 2.1}]]
         self.evaluated = [list(range(51)), list(range(51, 101))]
         self.trained = [[[129.0, 129]] * 2] * 2
-        self.broadcasts, self.state = [None, None], [None, None]
+        self.broadcasts = [None, None]
         self.gpu = {"model": 1, "current": 1, "helper": False}
         self.writers = [0]
         self.checkpoint = {"model": {"0.weight": torch.ones(1)}, "optimizer": {"state": {}}}
@@ -44,10 +44,12 @@ class FakeRun:
     def __call__(self, script, *arguments, folder, disk=None, ranks=2, launcher=None, **options):
         self.launchers.add(launcher)
         disk = disk or folder
-        weights = self.weights if self.resumed is None or folder.name != "resumed" else self.resumed
+        weights, epochs = self.weights, self.epochs
+        if folder.name == "resumed":  # after the first epoch
+            weights, epochs = (weights if self.resumed is None else self.resumed), epochs[1:]
         for rank in range(ranks):
             record = RunRecord(folder, rank)
-            for epoch in self.epochs:
+            for epoch in epochs:
                 read, kernel = self.read[rank][epoch], np.array([weights[epoch][rank], 0.5])
                 values = {
                     "learning_rate": self.rates[rank],

@@ -20,7 +20,7 @@ STRUCTURES = (
     *("functions", "class", "argparse", "guard", "module", "try", "logging", "typed", "signals"),
 )  # fmt: skip
 REGULARISATIONS = ("lab", "own", "smoothing", "mixup", "decay", "clipping", "ema")
-PRECISIONS = ("float32", "bfloat16", "float16", "channels_last")
+PRECISIONS = ("float32", "bfloat16", "scaled_bfloat16", "channels_last")
 
 OWN_LOADER = "Data: pass the training set to Batches on every rank"
 OWN_AUGMENTATION = "Gradients: no augmentation of your own"

@@ -129,7 +129,7 @@ def precision(framework: str, exchange: str, number: int) -> str:
     if not framework.startswith("torch"):
         values.remove("channels_last")
     if exchange == "server" or framework in ("keras_tape", "keras_step"):
-        values.remove("float16")
+        values.remove("scaled_bfloat16")
     # Horovod needs contiguous tensors for its broadcasts, its own compression and its own accumulation.
     strided = exchange != "server" and not exchange.endswith("fp16")
     strided &= not (framework == "torch_horovod" and exchange.startswith("accumulate"))
