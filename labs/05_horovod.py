@@ -363,8 +363,9 @@ exercises.check_output(SCRIPT)
 #
 # * **Keras**: wrap it before the model is compiled, with `device_dense=chosen.device_dense`.
 # * **PyTorch**: also pass `model.named_parameters()`, which gives each gradient a name that all ranks share,
-#   and `compression=chosen.compression`. Wrap the optimizer after `model.to(device)`, because a move to
-#   another device discards the hooks.
+#   and `compression=chosen.compression`. Wrap the optimizer between `state = optimizer.state_dict()` and
+#   `optimizer.load_state_dict(state)`. This is after `model.to(device)`, because a move to another device
+#   discards the hooks, and before the state is loaded, because the wrapper begins without a state.
 #
 # The argument from `chosen` matters only if ranks share a GPU or Horovod has no NCCL.
 #
@@ -423,7 +424,7 @@ if prediction is not None:
 #   little in every step, would move weights that were broadcast before.
 #
 # So the order is: make the optimizer, load a checkpoint, broadcast the state, broadcast the weights,
-# `model.to(device)`, wrap the optimizer.
+# `model.to(device)`, wrap the optimizer, load its state into the wrapper.
 #
 # <details><summary>Hint 1: the idea</summary>Every rank makes the call, rank 0 too. All ranks take part in a
 # collective, the sender and the receivers.</details>
@@ -679,12 +680,14 @@ exercises.check_checkpoint(SCRIPT)
 # ## Resuming from a checkpoint
 #
 # A long run is often interrupted, because a node fails or its time is over. The serial script resumes from
-# its latest checkpoint. With several ranks three things go wrong:
+# its latest checkpoint. With several ranks four things go wrong:
 #
 # * Often only rank 0 finds a checkpoint, because each node has its own disk. Then the other ranks start with
 #   epoch 0, make more steps, and wait for ever.
 # * The checkpoint holds the learning rate for the *old* number of ranks.
 # * `load_model` of Keras returns an optimizer that is not wrapped, so nothing is averaged any more.
+# * `hvd.DistributedOptimizer` of PyTorch returns an optimizer without a state. A state that was loaded before
+#   is lost on all ranks, and no error reports it.
 #
 # ### Exercise 10: Resume on any number of ranks
 #
@@ -692,7 +695,8 @@ exercises.check_checkpoint(SCRIPT)
 # set the learning rate again (`model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`). In
 # Keras load the model with `hvd.load_model`. The broadcast of exercise 5 must stand after the loading, so
 # that it sends the loaded weights and momentum. The check kills one of two ranks, and `mpirun` then ends the
-# other too. It restarts the script on two ranks, and then on one.
+# other too. It removes the last checkpoint and restarts the script on two ranks. So one epoch is repeated, and
+# must end with the same weights as before. Then it restarts the script on one rank.
 #
 # <details><summary>Hint 1: the idea</summary>The call of <code>hvd.broadcast_object</code> must not stand
 # inside <code>if saved:</code>, because only rank 0 gets there.</details>
