@@ -25,6 +25,7 @@ from hvdgrade.judge.busy import MachineBusy, machine_was_busy
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
+from hvdgrade.result_document import ResultDocument
 from hvdgrade.run import calibrate, orphans, start_failures
 from hvdgrade.run.job import Job, Tell
 from hvdgrade.run.likely_mistakes import likely_mistakes
@@ -74,7 +75,7 @@ def grade(
     required_tier: str | None = None,
     *,
     hints: bool = True,
-) -> dict:
+) -> ResultDocument:
     """Grade one submission and return the result document.
 
     Args:

@@ -14,6 +14,7 @@ from hvdgrade.grade import grade
 from hvdgrade.output import files
 from hvdgrade.output.console import Terminal
 from hvdgrade.report import terminal
+from hvdgrade.result_document import ResultDocument
 from hvdgrade.sandbox import tiers
 from hvdlab.arguments import positive
 from hvdlab.system.rank_limit import too_many_ranks
@@ -98,14 +99,14 @@ def run(args: argparse.Namespace) -> int:
         return GRADER_FAULT
 
 
-def exit_code(document: dict) -> int:
+def exit_code(document: ResultDocument) -> int:
     """Return the exit code for a result."""
     if document["status"] == "graded":
         return PASS if document["verdict"] == "pass" else FAIL
     return NOT_GRADABLE if document["status"] == "not_gradable" else GRADER_FAULT
 
 
-def source_of(path: Path, document: dict) -> bytes | None:
+def source_of(path: Path, document: ResultDocument) -> bytes | None:
     """Return the script that was graded, to show lines of it; None if it has been edited since."""
     from hvdgrade.submission.find_script import read_script
     from hvdgrade.submission.script import NotGradable

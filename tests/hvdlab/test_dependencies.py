@@ -63,6 +63,7 @@ HVDGRADE = {
     "": "",
     "record_limits": "hvdlab.assessment_networks",
     "profiles": "record_limits",
+    "result_document": "hvdgrade pydantic typing_extensions",
     "submission": "hvdlab.hints hvdlab.mistakes hvdlab.script_analysis",
     "sandbox": "record_limits hvdlab hvdlab.system psutil landlock",  # Sandbox.furnish copies landlock.py
     "output": "submission rich",
@@ -71,7 +72,8 @@ HVDGRADE = {
         "hvdlab.assessment_networks hvdlab.torch hvdlab.keras numpy torch"
     ),
     "report": (
-        "output profiles submission sandbox evidence judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2"
+        "output result_document profiles submission sandbox evidence "
+        "judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2"
     ),
     "run": (
         "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.mistakes "
@@ -80,22 +82,22 @@ HVDGRADE = {
     ),
     "judge": "evidence profiles submission hvdlab.assessment_networks hvdlab.probe_mode hvdlab.record",
     "grade": (
-        "run evidence judge report sandbox output submission profiles "
+        "run evidence judge report result_document sandbox output submission profiles "
         "hvdlab.data hvdlab.mistakes hvdlab.system hvdlab.assessment_networks hvdlab.probe_mode psutil"
     ),
     "batch": (
-        "report output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "
+        "report result_document output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "
         "hvdlab.system psutil submitit rich yaml"
     ),
-    "export": "batch report output",
-    "certificate": "batch report output hvdgrade matplotlib cryptography",
+    "export": "batch report result_document output",
+    "certificate": "batch report result_document output hvdgrade matplotlib cryptography",
     "quiz": "output hvdgrade hvdlab.arguments hvdlab.course markdown_it",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
     "jupyter": (
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
     ),
     "run_command": (
-        "grade report output profiles sandbox submission hvdlab.arguments hvdlab.system rich"
+        "grade report result_document output profiles sandbox submission hvdlab.arguments hvdlab.system rich"
     ),
     "cli": "run_command output batch export certificate quiz doctor hvdlab.system",
 }

@@ -31,6 +31,7 @@ from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
 from hvdgrade.batch.worker import Grader
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
+from hvdgrade.result_document import ResultDocument
 from hvdgrade.run.orphans import end_and_clear
 from hvdgrade.sandbox import tiers
 from hvdlab.arguments import above_zero, positive
@@ -271,7 +272,7 @@ def grade_all(
     settings: Settings,
     rules: profiles.Profile,
     slots: list[tuple[list[int], list[str] | None]],
-) -> Iterator[dict]:
+) -> Iterator[ResultDocument]:
     """Grade on this machine, one submission per slot; yield each result once it is in OUT."""
     waiting, free, running = list(reversed(tasks)), list(slots), []
     try:

@@ -10,6 +10,8 @@ import csv
 import io
 import re
 
+from hvdgrade.result_document import ResultDocument
+
 FORMULA = re.compile(r"""(?:\A|(?<=[;\t\r\n"]))(?=[=+\-@\t\r\n'])""")
 BOM = "\ufeff"  # byte order mark, by which a spreadsheet recognises UTF-8
 
@@ -19,7 +21,7 @@ def safe(text: str) -> str:
     return FORMULA.sub("'", text)
 
 
-def rows(documents: list[dict]) -> list[list]:
+def rows(documents: list[ResultDocument]) -> list[list]:
     """Return the header and a row per result. Budget and times are in seconds; each check has a column.
 
     The column left_out names the files that were handed in but not graded.
@@ -48,7 +50,7 @@ def rows(documents: list[dict]) -> list[list]:
     return table_rows
 
 
-def table(documents: list[dict]) -> bytes:
+def table(documents: list[ResultDocument]) -> bytes:
     """Return the CSV file in UTF-8."""
     file = io.StringIO(newline="")
     file.write(BOM)

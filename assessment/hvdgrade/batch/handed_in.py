@@ -10,9 +10,10 @@ from pathlib import Path
 
 from hvdgrade.batch.id_table import read_students
 from hvdgrade.report.wording import part
+from hvdgrade.result_document import ResultDocument
 
 
-def not_reached(documents: list[dict], out: Path) -> list[str]:
+def not_reached(documents: list[ResultDocument], out: Path) -> list[str]:
     """Return a line about submissions without a result, and one about those with an outdated result.
 
     An interrupted batch leaves such submissions.
@@ -40,7 +41,7 @@ def script_sha256(out: Path, name: str) -> str | None:
     return hashlib.sha256(script).hexdigest()
 
 
-def still_there(documents: list[dict], out: Path) -> list[dict]:
+def still_there(documents: list[ResultDocument], out: Path) -> list[dict]:
     """Return the results of students who were in DIR when the last batch began.
 
     Args:
@@ -50,7 +51,7 @@ def still_there(documents: list[dict], out: Path) -> list[dict]:
     return [document for document in documents if not names or document["batch"]["name"] in names]
 
 
-def withdrawn(documents: list[dict], out: Path) -> list[str]:
+def withdrawn(documents: list[ResultDocument], out: Path) -> list[str]:
     """Return a line for each result whose student was not in DIR when the last batch began."""
     there = still_there(documents, out)
     return [
@@ -61,20 +62,22 @@ def withdrawn(documents: list[dict], out: Path) -> list[str]:
     ]
 
 
-def practice(documents: list[dict]) -> list[str]:
+def practice(documents: list[ResultDocument]) -> list[str]:
     """Return a line with the number of practice runs, or [] if all scores come from CIFAR-10."""
     count = sum(map(is_practice, documents))
     return [f"{count} were graded on synthetic data: practice runs"] if count else []
 
 
-def is_practice(document: dict) -> bool:
+def is_practice(document: ResultDocument) -> bool:
     """Return whether a score comes from the synthetic data set instead of CIFAR-10."""
     on_synthetic_data = "synthetic" in str(part(document, "grader").get("data"))
     return document.get("status") == "graded" and on_synthetic_data
 
 
 def settle(
-    claims: dict[Hashable, list[dict]], labels: dict[Hashable, str], names: Collection[str]
+    claims: dict[Hashable, list[ResultDocument]],
+    labels: dict[Hashable, str],
+    names: Collection[str],
 ) -> tuple[dict[Hashable, dict], list[str]]:
     """Choose one of several results for a student: the one whose submission is still handed in.
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from hvdgrade import HvdgradeError
 from hvdgrade.output.text import printable
+from hvdgrade.result_document import ResultDocument
 
 STUDENTS = "students.json"
 Value = TypeVar("Value")
@@ -83,7 +84,7 @@ def read_students(out: Path) -> dict[str, Student]:
         return {}
 
 
-def student_of(document: dict) -> Student:
+def student_of(document: ResultDocument) -> Student:
     """Return the student of a result that `results.load` has read."""
     about = document["submission"]
     return Student(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdgrade import __version__
+from hvdgrade.result_document import NotAResult, ResultDocument, read
 
 FOLDERS = ("results", "reports", "logs", "submissions", "running")
 OUT_MODE = 0o770  # of new folders: a submission that runs as another user must not read the class
@@ -87,16 +88,16 @@ def key(source: bytes, settings: Settings) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def read_result(out: Path, name: str) -> dict:
+def read_result(out: Path, name: str) -> ResultDocument:
     """Return the result that OUT has for a submission, or {} if it is missing or incomplete."""
     try:
-        document = json.loads((out / "results" / f"{name}.json").read_text(encoding="utf-8"))
+        document = read((out / "results" / f"{name}.json").read_bytes())
         return document if "batch" in document else {}
-    except (OSError, ValueError, TypeError):
+    except (OSError, NotAResult):
         return {}
 
 
-def write_result(document: dict, task: Task, settings: Settings) -> None:
+def write_result(document: ResultDocument, task: Task, settings: Settings) -> None:
     """Write a result. It must be the last file of a grading, because its existence means "graded".
 
     Raises:

@@ -16,11 +16,14 @@ from hvdgrade.batch.results import UNGRADED, load
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
 from hvdgrade.report.wording import mixed
+from hvdgrade.result_document import ResultDocument
 
 SUMMARY_SECONDS = 600.0
 
 
-def follow(gradings: Iterator[dict], total: int, workers: int | None, console: Console) -> None:
+def follow(
+    gradings: Iterator[ResultDocument], total: int, workers: int | None, console: Console
+) -> None:
     """Print a line for each result and, in a terminal, a progress bar.
 
     Args:
@@ -70,7 +73,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def outcome(document: dict) -> str:
+def outcome(document: ResultDocument) -> str:
     """Return a result in a few words, for example "pass, 100 of 100 points"."""
     if failed := document["batch"].get("failed_again"):
         return f"not graded again, its result stays: {printable(failed['reason'])}"

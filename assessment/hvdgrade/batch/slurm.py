@@ -25,6 +25,7 @@ import psutil
 from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch import layout, worker
 from hvdgrade.batch.layout import Settings, Task
+from hvdgrade.result_document import ResultDocument
 
 POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this long after the end of the job
@@ -48,7 +49,7 @@ def grade_all(
     workers: int | None,
     options: list[str],
     tell: Callable[[str], None],
-) -> Iterator[dict]:
+) -> Iterator[ResultDocument]:
     """Submit a job array.
 
     Args:
@@ -156,7 +157,7 @@ def results(
     settings: Settings,
     rules: profiles.Profile,
     tell: Callable[[str], None],
-) -> Iterator[dict]:
+) -> Iterator[ResultDocument]:
     """Yield each result when it is in OUT, and a grader fault for a job that ended without one.
 
     If the iteration ends early, all jobs of the batch are cancelled.
@@ -196,7 +197,7 @@ def results(
             cancel(settings.out)
 
 
-def made(task: Task, settings: Settings) -> dict | None:
+def made(task: Task, settings: Settings) -> ResultDocument | None:
     """Return the result that a job of this call has written, or None."""
     document = layout.read_result(settings.out, task.name)
     batch = document.get("batch", {})
@@ -204,7 +205,7 @@ def made(task: Task, settings: Settings) -> dict | None:
     return document if settings.call in calls else None
 
 
-def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> dict:
+def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> ResultDocument:
     """Return the fault of a job that ended without a result, or the result if it has arrived meanwhile."""
     # To create a file, an NFS client must contact its server. To open one, it may use its own cache, which
     # may not show the result yet.

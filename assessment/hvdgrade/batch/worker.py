@@ -18,6 +18,7 @@ from hvdgrade.batch.layout import Settings, Task, folder_name, read_result, writ
 from hvdgrade.profiles import Profile
 from hvdgrade.report.result import Graded, result
 from hvdgrade.report.wording import part
+from hvdgrade.result_document import ResultDocument
 from hvdgrade.run.orphans import adopt_orphans, end_and_clear, end_orphans
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.script import SCRIPT
@@ -43,19 +44,19 @@ def is_kept(task: Task, settings: Settings) -> bool:
     return document["batch"].get("key") == task.key
 
 
-def is_machine_fault(document: dict) -> bool:
+def is_machine_fault(document: ResultDocument) -> bool:
     """Return whether there is no verdict because of the grader or its machine, not because of the script."""
     return document.get("status") == "infrastructure_error" or document.get("grade_again") is True
 
 
 def keep(
-    document: dict,
+    document: ResultDocument,
     page: str,
     task: Task,
     settings: Settings,
     attempts: int = 0,
     unread: bool = False,
-) -> dict:
+) -> ResultDocument:
     """Write the report and the result of a submission, the result last, and return the stored result.
 
     A fault of the grader or its machine, for example during a regrade on a full disk, does not replace a
@@ -193,7 +194,7 @@ class Grader:
             )
         self.alive.add(self.process.pid)
 
-    def poll(self) -> dict | None:
+    def poll(self) -> ResultDocument | None:
         """Return None while the grading runs, then the result, which is also stored in OUT.
 
         Raises:

@@ -8,9 +8,10 @@ from pathlib import Path
 from hvdgrade import HvdgradeError
 from hvdgrade.batch.handed_in import is_practice
 from hvdgrade.batch.id_table import read_students
-from hvdgrade.batch.results import UNGRADED, is_result
+from hvdgrade.batch.results import UNGRADED
 from hvdgrade.output.text import decimal, is_finite, printable
 from hvdgrade.report.wording import in_words, part
+from hvdgrade.result_document import NotAResult, ResultDocument, read
 
 
 class NoCertificate(HvdgradeError):
@@ -43,20 +44,17 @@ def read_result(path: Path) -> dict:
         NoCertificate: the file cannot be read, or it is not a result.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        return read(path.read_bytes())
     except OSError as error:
         raise NoCertificate(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError:
-        document = None
-    if not is_result(document):
+    except NotAResult:
         raise NoCertificate(
             f"{path} is not a result of hvdgrade: name a file in OUT/results of 'hvdgrade batch', or the "
             "--json file of 'hvdgrade run'."
-        )
-    return document
+        ) from None
 
 
-def result_sha256(document: dict) -> str:
+def result_sha256(document: ResultDocument) -> str:
     """Return the SHA-256 of the canonical form of a result, as 64 hexadecimal digits.
 
     The canonical form is the JSON document in UTF-8 with sorted keys and without spaces. It does not contain
@@ -84,7 +82,7 @@ def listed_name(path: Path) -> str | None:
     return (student.name or student.id) if student else None
 
 
-def of_pass(document: dict, name: str | None, course: str, issued: str) -> Facts:
+def of_pass(document: ResultDocument, name: str | None, course: str, issued: str) -> Facts:
     """Return what a certificate states about a result.
 
     Args:
@@ -111,7 +109,7 @@ def of_pass(document: dict, name: str | None, course: str, issued: str) -> Facts
     )  # fmt: skip
 
 
-def _rows(document: dict, points: str) -> list[tuple[str, str]]:
+def _rows(document: ResultDocument, points: str) -> list[tuple[str, str]]:
     grader, targets = part(document, "grader"), part(document, "targets")
     devices = part(document, "resources").get("devices")
     budget, seconds = part(document, "budget").get("seconds"), document.get("seconds_to_target")

@@ -10,6 +10,7 @@ from hvdgrade.batch.results import CannotExport, ungraded
 from hvdgrade.export.canvas_matching import MATCH_BY, cell_of, match
 from hvdgrade.export.csv_cells import read, read_number, scaled
 from hvdgrade.output import files
+from hvdgrade.result_document import ResultDocument
 
 OUTPUT = "canvas.csv"
 # First columns of a gradebook; which of the two depends on Canvas's settings.
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+def write(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write the filled gradebook to `args.output` and return lines for the instructor.
 
     Raises:
@@ -71,7 +72,7 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
 def fill(
     gradebook: bytes,
     column: str,
-    documents: list[dict],
+    documents: list[ResultDocument],
     overwrite: bool = False,
     names: Collection[str] = frozenset(),
     before_at: bool = False,
@@ -182,7 +183,7 @@ def student_rows(
 
 
 def free_cells(
-    matches: dict[int, dict], students: dict[int, list[str]], at: int, overwrite: bool
+    matches: dict[int, ResultDocument], students: dict[int, list[str]], at: int, overwrite: bool
 ) -> tuple[dict[int, dict], list[str]]:
     """Select the results whose cells may be filled.
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from hvdgrade.batch.handed_in import settle
 from hvdgrade.batch.id_table import Student, comparable, student_of
+from hvdgrade.result_document import ResultDocument
 
 LOGIN = "SIS Login ID"
 MATCH_BY = (LOGIN, "SIS User ID", "ID")
@@ -67,13 +68,13 @@ class Rows:
 
 
 def match(
-    documents: list[dict],
+    documents: list[ResultDocument],
     students: dict[int, list[str]],
     head: list[str],
     people: dict[int, str],
     names: Collection[str],
     before_at: bool = False,
-) -> tuple[dict[int, dict], list[str]]:
+) -> tuple[dict[int, ResultDocument], list[str]]:
     """Assign results to rows.
 
     Args:
@@ -88,7 +89,7 @@ def match(
         certain, and one for all results that match no row.
     """
     rows = Rows(students, head)
-    claims: dict[int, list[dict]] = {}
+    claims: dict[int, list[ResultDocument]] = {}
     messages, without_row = [], []
     for document in documents:
         student = student_of(document)
@@ -122,14 +123,14 @@ def match(
 
 
 def rows_before_at(
-    documents: list[dict], logins: dict[str, set[int]], taken: set[int]
-) -> dict[int, dict]:
+    documents: list[ResultDocument], logins: dict[str, set[int]], taken: set[int]
+) -> dict[int, ResultDocument]:
     """Return the results that match exactly one row by the part of the login before "@", row -> result.
 
     Args:
         logins: part of a login before "@" -> rows.
     """
-    by_part: dict[str, list[dict]] = {}
+    by_part: dict[str, list[ResultDocument]] = {}
     for document in documents:
         student = student_of(document)
         if student.platform != "canvas":

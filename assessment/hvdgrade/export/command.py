@@ -18,6 +18,7 @@ from hvdgrade.output.console import for_lines
 from hvdgrade.output.files import CannotWrite
 from hvdgrade.output.text import printable
 from hvdgrade.report.wording import mixed
+from hvdgrade.result_document import ResultDocument
 
 EPILOG = """\
 example:
@@ -78,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
+def export(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write the files of the chosen format.
 
     Args:
@@ -101,7 +102,7 @@ def export(documents: list[dict], args: argparse.Namespace) -> list[str]:
     return chosen_format.write(documents, args)
 
 
-def doubts(documents: list[dict], out: Path) -> list[str]:
+def doubts(documents: list[ResultDocument], out: Path) -> list[str]:
     """Return a line for each problem with the scores as a whole.
 
     The lines name submissions without a current result, practice runs, scores that were graded under

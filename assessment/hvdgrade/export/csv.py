@@ -4,6 +4,7 @@ import argparse
 
 from hvdgrade.batch import csv_table
 from hvdgrade.output import files
+from hvdgrade.result_document import ResultDocument
 
 OUTPUT = "csv.csv"
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+def write(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write the table to `args.output` and return lines for the instructor."""
     files.write(args.output, csv_table.table(documents))
     return [f"{args.output}: {len(documents)} submissions"]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvdgrade.batch.results import CannotExport
+from hvdgrade.result_document import ResultDocument
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def read_number(cell: str, column: str) -> float | None:
     return value
 
 
-def scaled(document: dict, possible: float | None) -> str:
+def scaled(document: ResultDocument, possible: float | None) -> str:
     """Return a score as text for a column.
 
     Args:

@@ -17,6 +17,7 @@ from hvdgrade.batch.id_table import student_of
 from hvdgrade.batch.results import ungraded
 from hvdgrade.export.payload_files import write_payloads
 from hvdgrade.output import files
+from hvdgrade.result_document import CheckPart, ResultDocument
 
 OUTPUT, STUDENTS = "gradescope", "students.json"
 # State of a check -> status of a Gradescope test.
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+def write(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write a file per graded submission to the folder `args.output`; return lines for the instructor."""
     payloads = {document["batch"]["name"]: payload(document) for document in documents}
     messages = write_payloads(payloads, args.output, "*/results.json", ungraded(documents))
@@ -41,7 +42,7 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
     return messages
 
 
-def folders(documents: list[dict]) -> dict[str, str]:
+def folders(documents: list[ResultDocument]) -> dict[str, str]:
     """Return the folder of each student: id and e-mail address in lower case -> NAME.
 
     An id or address that two students have is left out.
@@ -53,7 +54,7 @@ def folders(documents: list[dict]) -> dict[str, str]:
     return {key: min(found) for key, found in names.items() if len(found) == 1}
 
 
-def payload(document: dict) -> dict | None:
+def payload(document: ResultDocument) -> dict | None:
     """Return the content of results.json, or None without a score, because Gradescope requires one."""
     if document["status"] != "graded":
         return None
@@ -75,7 +76,7 @@ def payload(document: dict) -> dict | None:
     return result
 
 
-def test(check: dict) -> dict:
+def test(check: CheckPart) -> dict:
     """Return a check as a Gradescope test. A skipped check gets no status, neither passed nor failed."""
     text = check["rationale"] + (f"\n-> {check['help']}" if check["help"] else "")
     entry = {
@@ -92,7 +93,7 @@ def test(check: dict) -> dict:
     return entry
 
 
-def leaderboard(document: dict) -> list[dict]:
+def leaderboard(document: ResultDocument) -> list[dict]:
     """Return the leaderboard entries: time to the target accuracy and best held-out accuracy.
 
     An entry is left out if the run did not reach the target, or was not evaluated.

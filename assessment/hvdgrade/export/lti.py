@@ -16,6 +16,7 @@ from hvdgrade.batch.handed_in import settle
 from hvdgrade.batch.id_table import first_known, read_pairs, read_students, student_of
 from hvdgrade.batch.results import ungraded
 from hvdgrade.export.payload_files import write_payloads
+from hvdgrade.result_document import ResultDocument
 
 OUTPUT = "lti"
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+def write(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write a file per LTI user to the folder `args.output`; return lines for the instructor.
 
     Raises:
@@ -47,7 +48,7 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
 
 
 def payloads(
-    documents: list[dict], users: Path | None, names: Collection[str]
+    documents: list[ResultDocument], users: Path | None, names: Collection[str]
 ) -> tuple[dict[str, dict | None], list[str]]:
     """Return the payloads of a class, and lines for the instructor.
 
@@ -65,7 +66,7 @@ def payloads(
         BadTable: `users` is not such a file.
     """
     ids = read_pairs(users, "student", "LTI user id") if users else None
-    claims: dict[str, list[dict]] = {}
+    claims: dict[str, list[ResultDocument]] = {}
     messages = []
     for document in documents:
         student = student_of(document)
@@ -81,7 +82,7 @@ def payloads(
     return by_name, messages + unclear
 
 
-def payload(document: dict, user: str | None = None) -> dict | None:
+def payload(document: ResultDocument, user: str | None = None) -> dict | None:
     """Return the payload of a result, or None without a score.
 
     A payload without `scoreGiven` would make the platform delete the score that the student already has.
@@ -102,7 +103,7 @@ def payload(document: dict, user: str | None = None) -> dict | None:
     }
 
 
-def timestamp(document: dict) -> str:
+def timestamp(document: ResultDocument) -> str:
     """Return when the grading ended, as RFC 3339 text in UTC.
 
     The platform requires that a later score has a later timestamp.
@@ -114,7 +115,7 @@ def timestamp(document: dict) -> str:
     return now.replace("+00:00", "Z")
 
 
-def comment(document: dict) -> str:
+def comment(document: ResultDocument) -> str:
     """Return the plain text that the platform shows next to the score."""
     lost = [c["title"] for c in document["checks"] if c["state"] in ("fail", "partial", "error")]
     return document["verdict"] + (f"; look at: {', '.join(lost)}" if lost else "")

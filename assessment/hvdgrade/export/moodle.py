@@ -15,6 +15,7 @@ from hvdgrade.batch.id_table import Student, comparable, read_students, student_
 from hvdgrade.batch.results import CannotExport, ungraded
 from hvdgrade.export.csv_cells import read, read_number, scaled
 from hvdgrade.output import files
+from hvdgrade.result_document import ResultDocument
 
 OUTPUT = "moodle.csv"
 GRADE, MAXIMUM, CHANGEABLE = "Grade", "Maximum grade", "Grade can be changed"
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
+def write(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write the filled worksheet to `args.output` and return lines for the instructor.
 
     Raises:
@@ -56,7 +57,7 @@ def write(documents: list[dict], args: argparse.Namespace) -> list[str]:
 
 def fill(
     worksheet: bytes,
-    documents: list[dict],
+    documents: list[ResultDocument],
     column: str = GRADE,
     overwrite: bool = False,
     names: Collection[str] = frozenset(),
@@ -145,12 +146,12 @@ def maximum(head: list[str], rows: list[list[str]], at: int) -> float:
 
 
 def match(
-    documents: list[dict],
+    documents: list[ResultDocument],
     rows: dict[int, list[str]],
     at: int,
     people: dict[int, str],
     names: Collection[str],
-) -> tuple[dict[int, dict], list[str]]:
+) -> tuple[dict[int, ResultDocument], list[str]]:
     """Assign results to rows, by the participant number or by another cell left of the grade.
 
     Args:
@@ -168,7 +169,7 @@ def match(
             participants.setdefault(participant[0].strip(), set()).add(n)
         for cell in filter(None, map(comparable, row[:at])):
             cells.setdefault(cell.casefold(), set()).add(n)
-    claims: dict[int, list[dict]] = {}
+    claims: dict[int, list[ResultDocument]] = {}
     messages, without_row = [], []
     for document in documents:
         student = student_of(document)

@@ -18,13 +18,12 @@ and raises `NotGraded` if there is no score. nbgrader turns that error into 0 po
 function.** Compare its scores with those of `hvdgrade export OUT --format csv` before you release them.
 """
 
-import json
 from pathlib import Path
 
 from hvdgrade import HvdgradeError
 from hvdgrade.batch import handed_in
 from hvdgrade.batch.id_table import find_name, read_students
-from hvdgrade.batch.results import is_result
+from hvdgrade.result_document import NotAResult, read
 
 
 class NotGraded(HvdgradeError):
@@ -53,11 +52,11 @@ def nbgrader_score(path: Path | str, points: float = 100, student: str | None = 
             raise NotGraded(f"{path} has not exactly one student {student}: look at students.json.")
         path = Path(path) / "results" / f"{name}.json"
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        document = None
-    if not is_result(document):
-        raise NotGraded(f"{path} is not a result of hvdgrade: grade the submission first.")
+        document = read(Path(path).read_bytes())
+    except (OSError, NotAResult):
+        raise NotGraded(
+            f"{path} is not a result of hvdgrade: grade the submission first."
+        ) from None
     if document["status"] != "graded":
         raise NotGraded(f"{document['status']}: {document['reason']}")
     if handed_in.is_practice(document):

@@ -5,11 +5,12 @@ Any field of a result may be missing, see `wording`.
 
 from hvdgrade.output.text import decimal, is_number
 from hvdgrade.report.wording import part
+from hvdgrade.result_document import BudgetPart, ResultDocument
 
 LEAST_SHOWN_FRACTION = 0.005  # so that it is not rounded to 0 %
 
 
-def budget_rule(budget: dict) -> str:
+def budget_rule(budget: BudgetPart) -> str:
     if not is_number(budget.get("serial_epochs")):
         return ""
     return (
@@ -19,7 +20,7 @@ def budget_rule(budget: dict) -> str:
     )
 
 
-def without_others(budget: dict) -> str:
+def without_others(budget: BudgetPart) -> str:
     """Return the end of a sentence about the budget if other programs slowed the calibration, else ""."""
     taken = part(budget, "other_work").get("fraction")
     if not is_number(taken) or taken < LEAST_SHOWN_FRACTION:
@@ -27,7 +28,7 @@ def without_others(budget: dict) -> str:
     return f", less the {taken:.0%} of the processor time that other programs took meanwhile"
 
 
-def other_work(document: dict) -> str:
+def other_work(document: ResultDocument) -> str:
     """Return what other programs took of the processor time in the calibration and in the run."""
     measured = {
         "calibration": part(part(document, "budget"), "other_work"),

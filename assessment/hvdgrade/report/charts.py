@@ -4,9 +4,10 @@ import math
 from collections import Counter
 
 from hvdgrade.output.text import is_finite
+from hvdgrade.result_document import EpochPart, TargetsPart
 
 
-def accuracy_chart(timeline: list[dict], budget: object, targets: dict) -> dict | None:
+def accuracy_chart(timeline: list[EpochPart], budget: object, targets: TargetsPart) -> dict | None:
     """Return the coordinates of the plot of accuracy against time, or None if there is nothing to plot.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hvdgrade.judge.check import last_error
 from hvdgrade.output.text import plain
 from hvdgrade.report.wording import items, part
+from hvdgrade.result_document import ResultDocument
 
 ERROR_IN_HELP = re.compile(r"rank \d+ says: .+?(?=\. Likely causes: | More: |\Z)")
 # The tag of mpirun, and that of torch.distributed.
@@ -50,7 +51,7 @@ def appearance(name: str) -> str:
     return "".join(folded.split())
 
 
-def error_line(document: dict) -> str:
+def error_line(document: ResultDocument) -> str:
     """Return the last line of the error that ended a submission, with its rank; "" if there is none."""
     output = str(document.get("output") or "")
     if part(document, "resources").get("stop_cause") in CRASHES:

@@ -37,9 +37,10 @@ from hvdgrade.report.wording import (
     why,
     with_sent,
 )
+from hvdgrade.result_document import ResultDocument
 
 
-def report_page(document: dict, source: bytes | None = None) -> str:
+def report_page(document: ResultDocument, source: bytes | None = None) -> str:
     """Return the HTML page of one submission.
 
     Args:
@@ -92,7 +93,7 @@ def report_page(document: dict, source: bytes | None = None) -> str:
 
 
 def class_page(
-    documents: list[dict],
+    documents: list[ResultDocument],
     similar: list[tuple[str, str, float]] = (),
     *,
     title: str = "Assessment of the class",

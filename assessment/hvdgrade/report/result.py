@@ -12,12 +12,19 @@ from hvdgrade.judge.check import Check
 from hvdgrade.judge.measured_flags import measured_flags
 from hvdgrade.judge.verdict import Round
 from hvdgrade.profiles import Profile
+from hvdgrade.result_document import (
+    SCHEMA,
+    BudgetPart,
+    HintPart,
+    OtherWorkPart,
+    ResourcesPart,
+    ResultDocument,
+)
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission.review import Review
 from hvdlab.mistakes import CATALOGUE, Finding
 from hvdlab.system.hardware import cpu_facts, usable_cores
 
-SCHEMA = "hvdgrade/1"
 CHECK_FIELDS = (
     *("id", "title", "state", "points", "max_points"),
     *("evidence", "rationale", "help", "depends_on"),
@@ -67,7 +74,7 @@ class Graded:
     stages: dict[str, float] = field(default_factory=dict)
 
 
-def result(graded: Graded) -> dict:
+def result(graded: Graded) -> ResultDocument:
     """Return the result document, which can be written as JSON."""
     rules, decisive = graded.rules, graded.decisive if graded.status == "graded" else None
     judgement = decisive.judgement if decisive else None
@@ -129,7 +136,7 @@ def result(graded: Graded) -> dict:
     return document
 
 
-def hints(found: list[Finding], checks: list[Check]) -> list[dict]:
+def hints(found: list[Finding], checks: list[Check]) -> list[HintPart]:
     """Return the hints of a report: one per mistake that the measurements leave possible, by line."""
     passed = {check.id for check in checks if check.state == "pass"}
     possible = {one.id: one for one in found if not CATALOGUE[one.id].refuted_by & passed}
@@ -143,7 +150,7 @@ def data_set(graded: Graded) -> str:
     return "synthetic CIFAR-10" if graded.synthetic else "CIFAR-10"
 
 
-def resources(seen: Observation, stages: dict[str, float]) -> dict:
+def resources(seen: Observation, stages: dict[str, float]) -> ResourcesPart:
     """Return what the run used; `stages` has the seconds of each stage of the grading."""
     return {
         "wall": round(seen.seconds, 2),
@@ -161,7 +168,7 @@ def resources(seen: Observation, stages: dict[str, float]) -> dict:
     }
 
 
-def budget(decisive: Round, rules: Profile) -> dict:
+def budget(decisive: Round, rules: Profile) -> BudgetPart:
     """The seconds that a round had, and what they follow from."""
     found = {"seconds": round(decisive.budget, 2)}
     if calibration := decisive.calibration:
@@ -175,7 +182,7 @@ def budget(decisive: Round, rules: Profile) -> dict:
     return found
 
 
-def other_work(measured: OtherWork) -> dict:
+def other_work(measured: OtherWork) -> OtherWorkPart:
     """The processor time that other programs took: seconds, fraction, and why it is not known."""
     if measured.fraction is None:
         return {"seconds": None, "fraction": None, "unknown": measured.unknown}

@@ -7,6 +7,7 @@ from rich.table import Table
 from hvdgrade.output.text import printable
 from hvdgrade.report.budget import other_work, without_others
 from hvdgrade.report.wording import in_words
+from hvdgrade.result_document import CheckPart, EpochPart, ResultDocument
 
 FACES = {
     "pass": "[green]:)[/]",
@@ -18,7 +19,7 @@ FACES = {
 OUTPUT_LINES = 12
 
 
-def show(document: dict, console: Console) -> None:
+def show(document: ResultDocument, console: Console) -> None:
     """Print a result: the verdict, one line per check with advice, and the accuracies of the run."""
     grader = document["grader"]
     if "synthetic" in (grader["data"] or ""):
@@ -54,7 +55,7 @@ def show(document: dict, console: Console) -> None:
         show_hints_and_output(document, console)
 
 
-def checks_table(checks: list[dict]) -> Table:
+def checks_table(checks: list[CheckPart]) -> Table:
     """Return a table with one row per check, and a second row for its advice."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     table.add_column(no_wrap=True)
@@ -69,7 +70,7 @@ def checks_table(checks: list[dict]) -> Table:
     return table
 
 
-def timeline_table(timeline: list[dict]) -> Table:
+def timeline_table(timeline: list[EpochPart]) -> Table:
     """Return a table with the seconds and accuracies of each epoch."""
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for title in ("epoch", "seconds", "train", "held out"):
@@ -84,7 +85,7 @@ def timeline_table(timeline: list[dict]) -> Table:
     return table
 
 
-def show_rounds_and_budget(document: dict, console: Console) -> None:
+def show_rounds_and_budget(document: ResultDocument, console: Console) -> None:
     """Print the verdicts of several rounds, and how the time budget was measured."""
     budget = document["budget"]
     if len(document["runs"]) > 1:
@@ -105,7 +106,7 @@ def show_rounds_and_budget(document: dict, console: Console) -> None:
         console.print(f"[dim]Other programs took: {escape(printable(others))}[/]", highlight=False)
 
 
-def show_hints_and_output(document: dict, console: Console) -> None:
+def show_hints_and_output(document: ResultDocument, console: Console) -> None:
     """Print the likely mistakes, and the last lines that the script printed."""
     if document["hints"]:
         console.print(

@@ -7,6 +7,7 @@ from collections import Counter
 from urllib.parse import quote
 
 from hvdgrade.output.text import decimal, in_bytes, is_finite, is_number
+from hvdgrade.result_document import CheckPart, EpochPart, GraderPart, ResourcesPart, ResultDocument
 
 STATES = {  # state of a check: shape, word
     "pass": ("✓", "pass"),
@@ -55,21 +56,21 @@ STAGES = {
 }
 
 
-def part(document: dict, name: str) -> dict:
+def part(document: ResultDocument, name: str) -> dict:
     found = document.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def items(document: dict, name: str) -> list[dict]:
+def items(document: ResultDocument, name: str) -> list[dict]:
     found = document.get(name)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def id_of(document: dict) -> str:
+def id_of(document: ResultDocument) -> str:
     return str(part(document, "submission").get("id") or "submission")
 
 
-def file_of(document: dict) -> str:
+def file_of(document: ResultDocument) -> str:
     """The name of a submission's files: a batch gives it one that every file system bears."""
     return str(part(document, "batch").get("name") or id_of(document))
 
@@ -78,7 +79,7 @@ def link(folder: str, id: str) -> str:
     return f"{quote(folder)}/{quote(id, safe='', errors='replace')}.html"
 
 
-def outcome(document: dict) -> dict:
+def outcome(document: ResultDocument) -> dict:
     """Style, shape and words for the result of one submission."""
     status = document.get("status")
     known = document.get("verdict") if status in (None, "graded") else status
@@ -91,7 +92,7 @@ def state(name: object) -> dict:
     return {"css": name if name in STATES else "skipped", "sign": sign, "word": word}
 
 
-def why(document: dict) -> str:
+def why(document: ResultDocument) -> str:
     """Return the reason for the verdict in a sentence."""
     if document.get("status") not in (None, "graded"):
         return document.get("reason") or "No reason was given."
@@ -110,12 +111,12 @@ def why(document: dict) -> str:
     return sentence(first) + more
 
 
-def points_lost(check: dict) -> float:
+def points_lost(check: CheckPart) -> float:
     most, points = check.get("max_points"), check.get("points")
     return (most if is_number(most) else 0) - (points if is_number(points) else 0)
 
 
-def with_sent(timeline: list[dict]) -> list[dict]:
+def with_sent(timeline: list[EpochPart]) -> list[dict]:
     """The epochs with the bytes that went between the ranks in each; the counter runs since launch."""
     before, epochs = 0, []
     for entry in timeline:
@@ -130,7 +131,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}" + "." * (not text.endswith((".", "!", "?")))
 
 
-def sandbox(grader: dict) -> dict:
+def sandbox(grader: GraderPart) -> dict:
     facts = part(grader, "sandbox")
     tier = facts.get("tier") or grader.get("sandbox_tier")
     missing = facts.get("missing")
@@ -141,7 +142,7 @@ def sandbox(grader: dict) -> dict:
     }
 
 
-def run(resources: dict, others: str = "") -> list[tuple[str, str]]:
+def run(resources: ResourcesPart, others: str = "") -> list[tuple[str, str]]:
     """Return (name, value) of what the run used; quantities that were not measured are left out.
 
     `others` is the result of `budget.other_work`.
@@ -179,7 +180,7 @@ def run(resources: dict, others: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def of_stages(stages: dict) -> str:
+def of_stages(stages: dict[str, float]) -> str:
     """The seconds of each stage of the grading, in words; those that took no second are left out."""
     took = {stage: stages[stage] for stage in STAGES if is_number(stages.get(stage), 1)}
     return ", ".join(f"{decimal(seconds, 1)} s {STAGES[stage]}" for stage, seconds in took.items())
@@ -188,12 +189,12 @@ def of_stages(stages: dict) -> str:
 # --- a class in numbers -----------------------------------------------------------------------------
 
 
-def part_of_budget(document: dict) -> float | None:
+def part_of_budget(document: ResultDocument) -> float | None:
     seconds, budget = document.get("seconds_to_target"), part(document, "budget").get("seconds")
     return seconds / budget if is_finite(seconds) and is_finite(budget) and budget > 0 else None
 
 
-def states_by_check(documents: list[dict]) -> list[dict]:
+def states_by_check(documents: list[ResultDocument]) -> list[dict]:
     found: dict[str, dict] = {}
     for document in documents:
         for check in items(document, "checks"):
@@ -207,7 +208,7 @@ def states_by_check(documents: list[dict]) -> list[dict]:
     return list(found.values())
 
 
-def subtitle(documents: list[dict]) -> str:
+def subtitle(documents: list[ResultDocument]) -> str:
     graders = [part(document, "grader") for document in documents]
     profiles = sorted({str(g["profile"]) for g in graders if g.get("profile")})
     ranks = sorted({str(g["ranks"]) for g in graders if g.get("ranks")})
@@ -217,12 +218,12 @@ def subtitle(documents: list[dict]) -> str:
     )
 
 
-def graders_of(documents: list[dict]) -> list[dict]:
+def graders_of(documents: list[ResultDocument]) -> list[dict]:
     """Return the grader's data of the submissions that were graded; the others have no such data."""
     return [part(d, "grader") for d in documents if d.get("status") == "graded"]
 
 
-def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]]:
+def graded_with(documents: list[ResultDocument]) -> list[tuple[str, list[tuple[str, int]]]]:
     graders = graders_of(documents)
     columns = {
         "Sandbox": [sandbox(grader)["tier"] for grader in graders],
@@ -238,7 +239,7 @@ def graded_with(documents: list[dict]) -> list[tuple[str, list[tuple[str, int]]]
     ]
 
 
-def mixed(documents: list[dict]) -> list[str]:
+def mixed(documents: list[ResultDocument]) -> list[str]:
     """A line if scores come from different rules, profiles or numbers of ranks: they do not compare."""
     ways = Counter(
         (one.get("profile"), one.get("ranks"), one.get("rules_sha256"))
@@ -253,7 +254,7 @@ def mixed(documents: list[dict]) -> list[str]:
     return [f"Not all were graded in the same way: {listed}."]
 
 
-def warnings_of(documents: list[dict]) -> list[str]:
+def warnings_of(documents: list[ResultDocument]) -> list[str]:
     graders, found = graders_of(documents), []
     if any("synthetic" in str(grader.get("data")).lower() for grader in graders):
         found.append(
