@@ -167,6 +167,12 @@ def check(
             output, late = str(error), isinstance(error, launch.TimeUp)
         events = read_events(folder, ranks)
     run = Run(events)
+    if spawned := next(iter(run.all("spawn")), None):
+        raise CheckError(
+            f"{script.name}, line {spawned['line']}: the script starts its ranks itself, and hvdlab check "
+            "starts them, too. Call the function of a rank in place of mp.spawn, take the rank from "
+            'os.environ["RANK"], and start the script with torchrun.'
+        )
     facts = source_facts.read(script, [run.of(rank, "branch") for rank in run.ranks])
     findings = judge(events, facts)
     left_out = _left_out(run)
@@ -202,6 +208,11 @@ def _wrong_size(facts: source_facts.Facts, ranks: int, size: int) -> str:
 def _note(run: Run) -> str | None:
     """Return a sentence about something that is no mistake, but should be better, or None."""
     ended = all(run.of(rank, "end") for rank in run.ranks) and not run.errors()
+    if modules := {Path(event["path"]).name for event in run.all("module")}:
+        return (
+            f"{', '.join(sorted(modules))} ran as a part of the script: lines are those of the script that "
+            "call it, and its source was not read"
+        )
     if run.api() == "ddp" and ended and not run.all("destroy"):
         return (
             "the script ends without dist.destroy_process_group(). That is no mistake, but with NCCL PyTorch "

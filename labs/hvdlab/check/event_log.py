@@ -37,6 +37,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     load                               of weights into a model, or of a state into an optimizer; has
                                        DistributedDataParallel wrapped the model?
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
+    module                             of the script's own folder, that it imports: its path
+    spawn                              of processes by the script itself, which then ends
     cuda tensor                        passed to a Horovod without CUDA; its device
 
 The rules read them through `run_events.Run`.
@@ -283,7 +285,7 @@ class Watch:
 
     # --- methods that the instrumented script calls: see `instrument` ---------------------------
 
-    def each(self, line: int, iterable: Iterable) -> Pass:
+    def each(self, line: int | None, iterable: Iterable) -> Pass:
         """Return the items of a loop, which ends early when it trains.
 
         A loop whose rounds train ends after `limit` of them. A loop around such a loop ends after EPOCHS
@@ -292,7 +294,7 @@ class Watch:
         """
         return Pass(self, line, iterable)
 
-    def rounds(self, line: int) -> Loop:
+    def rounds(self, line: int | None) -> Loop:
         """Return the context of a while loop, whose test calls its `again`: see `each`."""
         return Loop(self, line)
 

@@ -45,6 +45,18 @@ def instrument(source: str | bytes, path: str) -> ast.Module:
     return ast.fix_missing_locations(instrumented.visit(tree))
 
 
+def with_loops(source: str | bytes, path: str) -> ast.Module:
+    """Return the syntax tree of a module that the script imports, with only the loops in calls of the watch.
+
+    The loops have no line, because the lines of events are those of the script.
+
+    Raises:
+        SyntaxError: the source is not valid Python.
+    """
+    instrumented = _Instrument({}, {}, set(), set(), lines=False)
+    return ast.fix_missing_locations(instrumented.visit(ast.parse(source, path)))
+
+
 def with_decisions(source: bytes) -> list[str]:
     """Return the lines of a script, with only the decisions in calls of the watch.
 
@@ -68,6 +80,7 @@ class _Instrument(ast.NodeTransformer):
         decisions: operand -> line of the decision.
         branches: `if` statement or expression -> whether its test is the same during the whole run.
         collectives: the calls of mpi4py, which has no Python functions that could be wrapped.
+        lines: whether the loops have the lines of this source. Default True.
     """
 
     def __init__(
@@ -76,7 +89,9 @@ class _Instrument(ast.NodeTransformer):
         branches: dict[ast.If | ast.IfExp, bool],
         shards: set[ast.Subscript],
         collectives: set[ast.Call],
+        lines: bool = True,
     ) -> None:
+        self.lines = lines
         self.branches, self.shards, self.collectives = branches, shards, collectives
         self.decisions = {  # with the text before any call of the watch is inserted
             node: (ast.Constant(line), ast.Constant(ast.unparse(node)))
@@ -98,9 +113,10 @@ class _Instrument(ast.NodeTransformer):
         if node in self.decisions:
             new = _call("decide", *self.decisions[node], node)
         elif isinstance(node, ast.For) and not yields(node):
-            node.iter = _each(node.iter, node.lineno)
+            node.iter = _each(node.iter, node.lineno if self.lines else None)
         elif isinstance(node, ast.While) and not yields(node):
-            name, rounds = f"__loop{node.lineno}__", _call("rounds", ast.Constant(node.lineno))
+            line = ast.Constant(node.lineno if self.lines else None)
+            name, rounds = f"__loop{node.lineno}__", _call("rounds", line)
             node.test = _call("again", node.test, owner=name)
             new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
@@ -139,7 +155,7 @@ def shards(script: Script) -> set[ast.Subscript]:
     return found
 
 
-def _each(iterable: ast.expr, line: int) -> ast.expr:
+def _each(iterable: ast.expr, line: int | None) -> ast.expr:
     """Return the iterable of a loop inside a call of `each`, which is put inside WRAPPERS."""
     if isinstance(iterable, ast.Call) and iterable.args and last_name(iterable) in WRAPPERS:
         iterable.args[0] = _each(iterable.args[0], line)

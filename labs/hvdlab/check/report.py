@@ -9,6 +9,8 @@ from hvdlab.mistakes import Finding
 if TYPE_CHECKING:
     from rich.console import Console
 
+FORMAT = "hvdlab-check/1"  # of `--json`
+
 
 @dataclass
 class Checked:
@@ -47,6 +49,7 @@ def as_dict(checked: Checked, script: Path, ranks: int) -> dict:
         A dictionary for json.dumps.
     """
     return {
+        "format": FORMAT,
         "script": str(script),
         "ranks": ranks,
         "steps": checked.steps,

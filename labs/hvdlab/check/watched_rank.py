@@ -64,15 +64,18 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module of WATCHED, whose loader wraps its functions.
+        """Return the spec of a module whose loader wraps its functions or its loops.
 
         Returns:
-            The spec; None for any other module.
+            The spec of a module of WATCHED or of the script's folder; None for any other module.
         """
-        if name not in WATCHED:
-            return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
+            return None
+        if self._is_own(spec):
+            spec.loader = OwnModule(spec.name, spec.origin, self.watch)
+            return spec
+        if name not in WATCHED:
             return None
         run = spec.loader.exec_module
 
@@ -83,17 +86,45 @@ class AfterImport(importlib.abc.MetaPathFinder):
         spec.loader.exec_module = exec_module
         return spec
 
+    def _is_own(self, spec: importlib.machinery.ModuleSpec) -> bool:
+        """Return whether a module lies in the folder of the script, and was not installed there."""
+        folder, origin = str(Path(self.watch.script).parent), spec.origin or ""
+        installed = "site-packages" in origin or spec.name.partition(".")[0] in (
+            "hvdlab",
+            "hvdgrade",
+        )
+        own = origin.startswith(folder + os.sep) and origin.endswith(".py")
+        return own and not installed
+
 
 class Script(importlib.machinery.SourceFileLoader):
     """Loads the script with its loops and decisions to stop instrumented."""
 
+    instrumented = staticmethod(instrument.instrument)
+
     def source_to_code(self, data: bytes, path: str, *, _optimize: int = -1) -> types.CodeType:
         """Return the code of the instrumented script."""
-        return compile(instrument.instrument(data, path), path, "exec", dont_inherit=True)
+        return compile(self.instrumented(data, path), path, "exec", dont_inherit=True)
 
     def get_code(self, fullname: str) -> types.CodeType:
         """Return the code of the instrumented script, without a cache."""
         return self.source_to_code(self.get_data(self.path), self.path)
+
+
+class OwnModule(Script):
+    """Loads a module of the script's folder with its loops instrumented."""
+
+    instrumented = staticmethod(instrument.with_loops)
+
+    def __init__(self, name: str, path: str, watch: Watch) -> None:
+        super().__init__(name, path)
+        self.watch = watch
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the module, and write down that it was imported."""
+        setattr(module, instrument.WATCH, self.watch)
+        self.watch.note("module", path=self.path)
+        super().exec_module(module)
 
 
 def files_and_locks(watch: Watch) -> Callable[[str, tuple], None]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from check_cases import FAULTS, ROOT
+from check_cases import ROOT
 from check_events import run
 
 from hvdlab import cli, launch
@@ -15,6 +15,7 @@ from hvdlab.check import command
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.report import Checked
 from hvdlab.check.run_events import Run
+from hvdlab.faults import faults, write
 from hvdlab.system import open_mpi
 
 
@@ -30,12 +31,13 @@ def hvdlab_check(*arguments):
 
 @pytest.mark.mpi
 def test_the_command_shows_a_table_writes_json_and_says_by_its_exit_code_what_came():
-    script = FAULTS / "init_missing_torch.py"
+    script = write("init_missing_torch", Path())
+    line = faults()["init_missing_torch"].line
     done = hvdlab_check("-np", 2, "--json", "found.json", script)
     assert done.returncode == 1
-    assert "init_missing_torch.py:6" in done.stdout and "hvd.init()" in done.stdout
+    assert f"init_missing_torch.py:{line}" in done.stdout and "hvd.init()" in done.stdout
     found = json.loads(Path("found.json").read_text(encoding="utf-8"))
-    assert [(one["id"], one["line"]) for one in found["findings"]] == [("init-missing", 6)]
+    assert [(one["id"], one["line"]) for one in found["findings"]] == [("init-missing", line)]
 
 
 @pytest.mark.parametrize(

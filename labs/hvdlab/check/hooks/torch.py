@@ -25,6 +25,7 @@ def watch(torch: ModuleType, watch: Watch) -> None:
     clipping(torch, watch)
     deciding(torch, watch)
     files(torch, watch)
+    spawning(torch, watch)
 
 
 def optimizers(torch: ModuleType, watch: Watch) -> None:
@@ -267,6 +268,16 @@ def files(torch: ModuleType, watch: Watch) -> None:
         return save(obj, f, *arguments, **options)
 
     torch.save = noting_save
+
+
+def spawning(torch: ModuleType, watch: Watch) -> None:
+    """End a script that starts processes by torch.multiprocessing: the check starts the ranks."""
+
+    def spawn(*arguments: Any, **options: Any) -> None:
+        watch.note("spawn")
+        raise SystemExit
+
+    torch.multiprocessing.spawn = torch.multiprocessing.start_processes = spawn
 
 
 def devices(torch: ModuleType, watch: Watch) -> None:
