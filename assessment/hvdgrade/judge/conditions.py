@@ -110,7 +110,8 @@ def seconds_of_later_epochs(case: Case) -> float | None:
 
 def starts_slowly(case: Case) -> bool:
     """Return whether the first epoch takes much longer than a later one, or may do so if there is none."""
-    later = seconds_of_later_epochs(case) or case.evidence.pass_seconds
+    later = seconds_of_later_epochs(case)  # 0.0 if both arrived between two looks
+    later = case.evidence.pass_seconds if later is None else later
     if not case.timeline or later is None:
         return case.evidence.observation.stop_cause == "timeout"
     first = case.timeline[0].seconds
