@@ -154,6 +154,7 @@ def late(first: float, later: float, budget=60.0, **more):
     "first, later, more, words",
     [
         (47, 12, {}, "the first epoch is the slow one (47 s, a later epoch 12 s)"),
+        (31, 0, {}, "the first epoch is the slow one"),  # both arrived between two looks
         (31, 30, {}, "(1) the batch of a rank is small"),
         (31, 30, {"batch_size": 1024}, "(1) the accuracy needs too many epochs"),
         (31, 20, {}, "Likely cause: the accuracy needs too many epochs"),  # as fast as calibrated
