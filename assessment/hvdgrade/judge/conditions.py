@@ -53,12 +53,6 @@ def exchanges_enough(case: Case) -> bool:
     return found is not None and found >= FEWEST_ROUNDS
 
 
-def exchanges_every_step(case: Case) -> bool:
-    """Return whether all gradients were exchanged in each step, in whatever width of numbers."""
-    found = rounds_per_step(case)
-    return found is not None and (found >= EVERY_STEP or sends_narrow_numbers(case))
-
-
 def sends_narrow_numbers(case: Case) -> bool:
     """Return whether the ranks may send 16-bit numbers."""
     return case.evidence.probe is not None and sends_16_bits(case.evidence.probe, case.rules)
