@@ -14,7 +14,6 @@ from hvdgrade.judge.traffic import (
 from hvdlab.assessment_networks import network_weights
 from hvdlab.record import is_statistic
 
-EVERY_STEP = 0.9  # rounds of all gradients per step: they were exchanged in each step
 NO_ROUND = 0.25  # rounds in an epoch; a broadcast of all weights is half a round
 SAME_BATCHES = 0.5  # fraction of positions at which two ranks read the same example
 # Times the limit. SGD, Adam, RMSprop and LAMB were measured in both formats: rounding gives at most 0.4 of
