@@ -50,6 +50,7 @@ def test_a_mistake_is_found_in_a_run_and_without_it_the_script_is_right(
     tmp_path, sample_folder, monkeypatch, capsys
 ):
     monkeypatch.setenv("HVDLAB_DATA", str(sample_folder))
+    monkeypatch.setattr(exercises, "QUICK", False)
     solution = ASSESSMENT / "solutions" / "torch" / "assessment.py"
     exercises.check_conversion(solution)
     assert "hvdlab check finds nothing" in capsys.readouterr().out
