@@ -53,6 +53,7 @@ STAGES = {
     "comparing": "to compare the ranks",
     "probing": "to probe how they work together",
     "evaluating": "to recompute accuracies",
+    "checking": "to look for likely mistakes",
 }
 
 
