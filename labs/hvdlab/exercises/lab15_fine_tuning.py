@@ -215,7 +215,7 @@ check_bytes_held = FunctionExercise(
     {
         "That is 16 for all: a frozen one has no gradient and no optimizer state.":
             ("4 * trained, 8 * trained", "4 * parameters, 8 * parameters"),
-        "That is without those that are frozen; they are held too, 4 bytes each.":
+        "The frozen parameters are missing: they are held too, 4 bytes each.":
             ("4 * parameters", "4 * trained"),
         "A trained one has a gradient and Adam's two numbers, a mean and a mean square.":
             [("4 * trained", "0"), ("8 * trained", "4 * trained")],
