@@ -57,12 +57,12 @@ STAGES = {
 }
 
 
-def part(document: ResultDocument, name: str) -> dict:
+def part(document: dict, name: str) -> dict:
     found = document.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def items(document: ResultDocument, name: str) -> list[dict]:
+def items(document: dict, name: str) -> list[dict]:
     found = document.get(name)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 

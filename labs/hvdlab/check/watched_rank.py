@@ -69,13 +69,10 @@ class AfterImport(importlib.abc.MetaPathFinder):
         Returns:
             The spec of a module of WATCHED or of the script's folder; None for any other module.
         """
+        if name not in WATCHED:
+            return self._own(name, path)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
-            return None
-        if self._is_own(spec):
-            spec.loader = OwnModule(spec.name, spec.origin, self.watch)
-            return spec
-        if name not in WATCHED:
             return None
         run = spec.loader.exec_module
 
@@ -86,15 +83,18 @@ class AfterImport(importlib.abc.MetaPathFinder):
         spec.loader.exec_module = exec_module
         return spec
 
-    def _is_own(self, spec: importlib.machinery.ModuleSpec) -> bool:
-        """Return whether a module lies in the folder of the script, and was not installed there."""
-        folder, origin = str(Path(self.watch.script).parent), spec.origin or ""
-        installed = "site-packages" in origin or spec.name.partition(".")[0] in (
-            "hvdlab",
-            "hvdgrade",
-        )
-        own = origin.startswith(folder + os.sep) and origin.endswith(".py")
-        return own and not installed
+    def _own(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a module in the script's folder, unless it was installed there, or None."""
+        folder = str(Path(self.watch.script).parent)
+        places = [folder] if path is None else [p for p in path if Path(p).is_relative_to(folder)]
+        known = name in sys.builtin_module_names or name.partition(".")[0] in ("hvdlab", "hvdgrade")
+        if known or not places:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, places)
+        if not spec or not (spec.origin or "").endswith(".py") or "site-packages" in spec.origin:
+            return None
+        spec.loader = OwnModule(spec.name, spec.origin, self.watch)
+        return spec
 
 
 class Script(importlib.machinery.SourceFileLoader):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdgrade import grade
 from hvdgrade.grade import mistakes_in
 from hvdgrade.profiles import load
 from hvdgrade.run.job import Job
@@ -52,6 +53,16 @@ def test_other_output_is_left_out():
 def test_long_and_many_findings_are_cut():
     assert len(read(*[GOOD] * 99)) == MAX_FINDINGS
     assert len(read(GOOD | {"seen": "x" * 10_000})[0].seen) == MAX_TEXT
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), tiers.SandboxUnavailable("not here")])
+def test_a_check_that_cannot_run_changes_no_grade(error, sample_folder, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(grade, "likely_mistakes", fail)
+    data = load_cifar10(sample_folder)
+    assert mistakes_in(Job(SOURCE, 2, load("dli"), "rlimits", data=data)) == []
 
 
 PRINTS = """

@@ -263,6 +263,18 @@ def test_a_restarted_rank_that_records_less(script, fake, monkeypatch):
         steps.check_resume(script("resume"))
 
 
+def test_a_script_that_keeps_its_last_checkpoint_only_repeats_no_epoch(script, fake, monkeypatch):
+    def run(*arguments, folder, **options):
+        fake.begins = [0, 0] if folder.name == "killed" else [2, 2]
+        found = fake(*arguments, folder=folder, **options)
+        (found.disk / "rank-0" / "checkpoints" / "epoch-000.pt").unlink()
+        return found
+
+    monkeypatch.setattr(conversion_runs, "watch", run)
+    with pytest.raises(NotYet, match="restarted on one rank 129 of 257 images"):
+        steps.check_resume(script("resume"))
+
+
 @pytest.mark.parametrize("framework", ["keras"], indirect=True)
 def test_what_keras_leaves_out(script, fake):
     fake.left_out = [{"learning_rate"}] * 2

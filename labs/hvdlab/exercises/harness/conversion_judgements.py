@@ -258,8 +258,8 @@ def refuse_lost_state(
 ) -> None:
     """Raise NotYet where the first epoch of a restarted run ends with other weights than before."""
     epoch = int(after.lines(0)["epoch"].iloc[0])
-    if not epoch:
-        return  # it did not resume
+    if not {epoch - 1, epoch} <= set(before.lines(0)["epoch"]):
+        return  # no epoch was repeated
     same_images = np.array_equal(before.examples(0, epoch), after.examples(0, epoch))
     apart = before.distance_of_repeated(after, epoch)
     if same_images and apart > MOST_APART:
