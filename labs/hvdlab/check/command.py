@@ -210,8 +210,8 @@ def _note(run: Run) -> str | None:
     ended = all(run.of(rank, "end") for rank in run.ranks) and not run.errors()
     if modules := {Path(event["path"]).name for event in run.all("module")}:
         return (
-            f"{', '.join(sorted(modules))} ran as a part of the script: lines are those of the script that "
-            "call it, and its source was not read"
+            f"the script also runs {', '.join(sorted(modules))}. A mistake there is reported at the line of "
+            "the script that calls it, and mistakes that only the source shows are looked for in the script"
         )
     if run.api() == "ddp" and ended and not run.all("destroy"):
         return (
