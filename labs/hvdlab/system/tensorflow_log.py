@@ -8,6 +8,7 @@ variable excludes are removed where somebody else reads the stderr of a process.
 import functools
 import os
 import re
+import select
 import shutil
 import sys
 import threading
@@ -61,16 +62,24 @@ def quiet_notebook() -> None:
     os.environ[LEVEL] = level()
     if not hasattr(sys.stderr, "watch_fd_thread"):  # of ipykernel
         return
-    to_notebook = os.dup(2)
+    from IPython import get_ipython
+
+    notebook, reading = sys.stderr, threading.Lock()
     read_end, write_end = os.pipe()
     os.dup2(write_end, 2)
     os.close(write_end)
-    threading.Thread(target=_pass_on, args=(read_end, to_notebook), daemon=True).start()
 
+    def pass_on() -> None:
+        with reading:
+            while select.select([read_end], [], [], 0)[0]:
+                text = os.read(read_end, READ_BYTES).decode(errors="replace")
+                if kept := without_log(text, os.environ[LEVEL]):
+                    notebook.write(kept)
 
-def _pass_on(source: int, target: int) -> None:
-    while chunk := os.read(source, READ_BYTES):
-        # Latin-1 gives each byte a letter, so that other bytes than UTF-8 pass unchanged.
-        kept = without_log(chunk.decode("latin-1"), os.environ[LEVEL]).encode("latin-1")
-        while kept:
-            kept = kept[os.write(target, kept) :]
+    def watch() -> None:
+        while select.select([read_end], [], []):
+            pass_on()
+
+    threading.Thread(target=watch, daemon=True).start()
+    # A notebook drops what arrives after the end of a cell.
+    get_ipython().events.register("post_run_cell", lambda _: pass_on())
