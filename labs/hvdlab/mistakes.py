@@ -169,6 +169,14 @@ MISTAKES = (
         refuted_by=_ids("equivalence"),
     ),
     Mistake(
+        "step-before-average",
+        "The optimizer steps before the gradients are averaged",
+        "Call `optimizer.synchronize()` before `with optimizer.skip_synchronize(): optimizer.step()`, or "
+        "call only optimizer.step(), which waits for the average.",
+        explains=_ids("replicas-diverged batch-norm-drift"),
+        refuted_by=_ids("equivalence"),
+    ),
+    Mistake(
         "legacy-callback",
         "A callback of Horovod's own Keras module fails under legacy Keras",
         "Write `hvd.callbacks.K = tf.keras.backend` below the imports, because Horovod passes the backend of "

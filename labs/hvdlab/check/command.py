@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import time
@@ -11,16 +10,15 @@ from pathlib import Path
 
 from hvdlab import HvdlabError, launch
 from hvdlab.arguments import file_to_write, positive
-from hvdlab.check import source_facts
-from hvdlab.check.deadlock import Deadlock, read_events
+from hvdlab.check import static
 from hvdlab.check.diagnosis import judge
 from hvdlab.check.report import Checked, as_dict, show
 from hvdlab.check.run_events import Run
+from hvdlab.check.watched_run import watched
 from hvdlab.launch.preflight import ranks_come_first
 from hvdlab.launch.script_file import must_be_script
 from hvdlab.script_analysis.script import Unreadable
 from hvdlab.system import file_system, open_mpi
-from hvdlab.system.held_folder import held_folder
 from hvdlab.system.rank_limit import too_many_ranks
 
 EPILOG = """\
@@ -32,7 +30,7 @@ The script runs in this folder and may write its usual files. Training loops end
 a loop around them ends after two rounds, so that the script reaches its own end.
 Exit code: 0 nothing found, 1 mistakes found, 2 the script could not be checked.
 """
-WATCHED_RANK = Path(__file__).with_name("watched_rank.py")
+COMPARED = 6  # steps of the run with one rank
 
 
 class CheckError(HvdlabError):
@@ -143,42 +141,25 @@ def check(
         raise CheckError(f"there is no {launcher} here: run `hvdlab doctor`.")
     tell(f"running {script} on {ranks} ranks for a few steps")
     started = time.monotonic()
-    with held_folder("hvdlab-check-") as held:
-        folder = held.path
-        options = {
-            "HVDLAB_CHECK": str(folder),
-            "HVDLAB_CHECK_STEPS": str(steps),
-            "HVDLAB_RUN_DIR": str(folder / "run"),
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(WATCHED_RANK.parents[2]), os.environ.get("PYTHONPATH")])
-            ),
-            **variables,
-        }
-        guard = Deadlock(folder, ranks)
-        arguments = [script.absolute(), *map(str, arguments)]
-        late = False
-        try:
-            with guard:
-                output = launch.run(
-                    WATCHED_RANK, *arguments, ranks=ranks, timeout=timeout, show=show,
-                    launcher=launcher, force=True, **options,
-                )  # fmt: skip
-        except launch.LaunchError as error:  # the errors of the ranks are in the events
-            output, late = str(error), isinstance(error, launch.TimeUp)
-        events = read_events(folder, ranks)
-    run = Run(events)
+    given = [*map(str, arguments)]
+    seen = watched(script, given, ranks, launcher, steps, timeout, show, **variables)
+    run = Run(seen.events)
     if spawned := next(iter(run.all("spawn")), None):
         raise CheckError(
             f"{script.name}, line {spawned['line']}: the script starts its ranks itself, and hvdlab check "
             "starts them, too. Call the function of a rank in place of mp.spawn, take the rank from "
             'os.environ["RANK"], and start the script with torchrun.'
         )
-    facts = source_facts.read(script, [run.of(rank, "branch") for rank in run.ranks])
-    findings = judge(events, facts)
+    if ranks > 1 and run.rank0("step"):
+        left = max(5.0, min(timeout - (time.monotonic() - started), timeout / 2))
+        single = watched(script, given, 1, launcher, steps, left, end=COMPARED, **variables)
+        run.compare(Run(single.events))
+    findings = judge(run, facts)
     left_out = _left_out(run)
     error = None
     if not left_out:
-        error = _error(run, output, guard.found, timeout if late else None, bool(findings))
+        limit = timeout if seen.late else None
+        error = _error(run, seen.output, seen.deadlock, limit, bool(findings))
     for event in run.rank0("init"):
         if event["size"] != ranks:
             raise CheckError(_wrong_size(facts, ranks, event["size"]))
@@ -187,12 +168,14 @@ def check(
         raise CheckError(
             f"{script.name}: nothing was trained, because {(error or _no_step(facts)).rstrip('.')}."
         )
-    ended = "deadlock" if guard.found else "time" if late else "itself"
+    ended = "deadlock" if seen.deadlock else "time" if seen.late else "itself"
     seconds = time.monotonic() - started
-    return Checked(findings, error, left_out, ended, made, seconds, output, events, _note(run))
+    return Checked(
+        findings, error, left_out, ended, made, seconds, seen.output, seen.events, _note(run)
+    )
 
 
-def _wrong_size(facts: source_facts.Facts, ranks: int, size: int) -> str:
+def _wrong_size(facts: static.Facts, ranks: int, size: int) -> str:
     """Return why the library of a script counts `size` ranks, although `ranks` were started."""
     if facts.process_group:
         return (
@@ -258,7 +241,7 @@ def _left_out(run: Run) -> str | None:
     )
 
 
-def _no_step(facts: source_facts.Facts) -> str:
+def _no_step(facts: static.Facts) -> str:
     """Return why the check saw no step of a script that reached its end."""
     if facts.session:
         return (
@@ -268,14 +251,14 @@ def _no_step(facts: source_facts.Facts) -> str:
     return "the script reached its end, and no optimizer of PyTorch or Keras made a step"
 
 
-def _read(script: Path) -> source_facts.Facts:
+def _read(script: Path) -> static.Facts:
     """Return the facts of a script. Raises CheckError if it cannot be checked."""
     try:
         must_be_script(script)
     except launch.LaunchError as error:
         raise CheckError(str(error)) from None
     try:
-        facts = source_facts.read(script)
+        facts = static.read(script)
     except Unreadable as error:
         raise CheckError(f"Python cannot read {script.name}: {error}.") from None
     except OSError as error:

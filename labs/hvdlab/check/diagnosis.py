@@ -1,11 +1,20 @@
 """From the events of a run and the source of its script to the mistakes: see `judge`."""
 
-from hvdlab.check.rules import data, devices, process_groups, replicas, settings, training
+from hvdlab.check.rules import (
+    data,
+    devices,
+    gradients,
+    process_groups,
+    replicas,
+    settings,
+    training,
+)
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.static import Facts
 from hvdlab.mistakes import CATALOGUE, Finding, finding
 
 RULES = (
+    *gradients.RULES,
     *training.RULES,
     *replicas.RULES,
     *data.RULES,
@@ -15,7 +24,7 @@ RULES = (
 )
 
 
-def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
+def judge(run: Run, facts: Facts) -> list[Finding]:
     """Return the mistakes of a run, in the order of their lines, at most one of each kind.
 
     The events of the run are evidence. The source only adds what a run of a few steps on this machine
@@ -24,7 +33,6 @@ def judge(events: dict[int, list[dict]], facts: Facts) -> list[Finding]:
     Returns:
         Findings, without those that another finding explains.
     """
-    run = Run(events)
     if len(run.ranks) > 1 and not run.all("init"):
         if not run.all("end"):
             return []  # the ranks were ended before they reached it: that is no mistake of the script

@@ -13,6 +13,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     traced                             a collective that becomes a part of a graph of TensorFlow: the name of
                                        the traced function, and the number of the graph among its graphs
     optimizer                          created
+    callback                           of fit, that stops or sets the learning rate
+    norm                               the first layer of batch norm was created
     fit, fitted                        its call, with the batches of an epoch and a hash of the data; its end,
                                        early or not
     step                               of an optimizer: loss, batch, rate, weights, statistics, and whether no
@@ -30,8 +32,6 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
     evaluate                           of the model: the line of the loader, whether it reads a shard, and a
                                        hash of the data, where they are known
-    branch                             the test of an `if`, and its result if later rounds of a loop have the
-                                       same
     loop, pass                         of a training loop: its first round; its end, with `left` and rounds
     decision                           a value that a stop depends on, and the lines that have led to it
     load                               of weights into a model, or of a state into an optimizer; has
@@ -56,9 +56,9 @@ from pathlib import Path
 from typing import Any
 
 from hvdlab.check import unwatched
-from hvdlab.check.fingerprints import digest, identity, items, number
+from hvdlab.check.fingerprints import digest, identity, items, number, rows
 from hvdlab.check.long_waits import Wait, note_long_waits
-from hvdlab.check.loops import Loop, Pass
+from hvdlab.check.loops import Loop, Pass, planned
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
 MAX_DECISIONS = 64  # written down for each place
@@ -76,6 +76,9 @@ class Watch:
     def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
         self.script, self.rank, self.size, self.limit = script, rank, size, limit
         self.steps = 0  # of all optimizers
+        self.last = int(
+            os.environ.get("HVDLAB_CHECK_END", 0)
+        )  # step with which the process ends; 0: none
         self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
         self.passes = 0  # training loops that have ended
         self.running: list[Loop] = []  # the loops that are running, the innermost last
@@ -84,10 +87,13 @@ class Watch:
         self._sent: set[int] | None = set()  # weights that were broadcast; None: they are not known
         self.wrapping = False  # inside DistributedOptimizer, which creates another optimizer
         self.fitting = False  # inside model.fit, which counts its own steps
+        self.norms = False  # there has been a layer of batch norm
+        self.planned: int | None = None  # steps that `fit` makes in total
         self.taped = False  # there has been a DistributedGradientTape
-        self.tape = False  # gradients come from one
-        # References to gradients of other tapes, which no optimizer has got yet.
-        self.plain: list[weakref.ref] = []
+        self.taped_at: int | None = None  # the line that has asked a tape for gradients last
+        # identity of a variable of TensorFlow -> gradients of it that no optimizer has got yet
+        self.local: dict[int, list] = {}
+        self.sketched: Any = None  # variable with the sketches of the last step of `fit`
         self.batch = None  # what the model was called with since the last step
         # Graphs of TensorFlow with collectives -> (traced function, number of its graphs before this one).
         self.graphs: Any = weakref.WeakKeyDictionary()
@@ -97,6 +103,7 @@ class Watch:
         # Norms of the weights when the first step of an optimizer, or a step without an average, begins.
         self.start: list[float] | None = None
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch
+        self.gradients: Any = None  # what `hooks.torch_gradients` knows of them
         self.group: Any = None  # of torch.distributed, for the collectives that the script calls
         # The loader that was read last, until the model is evaluated: its line, and whether it reads a shard.
         self.loader: tuple[int | None, bool] | None = None
@@ -104,16 +111,12 @@ class Watch:
         self.wrapped_parameters: dict[
             int, str
         ] = {}  # id -> name, of those in a DistributedDataParallel
-        self.averaged: set[int] = (
-            set()
-        )  # of those whose gradients it averages in the next backward pass
         # (file, line) of code that AutoGraph has made of the script -> line of the script
         self.translated: dict[tuple[str, int], int] = {}
         # Calls a function with the value of a tensor of TensorFlow when its graph runs.
         self.when_run: Callable[[Any, Callable], None] | None = None
         self._decisions: dict[tuple[int, str], int] = {}
         self._wholes: set[int] = set()  # lines
-        self._branches: set[tuple[int, int, bool | None]] = set()
         self._lock = threading.RLock()
         self._started = time.monotonic()
         self._folder = folder
@@ -222,6 +225,15 @@ class Watch:
             frame = frame.f_back
         return frame is None
 
+    def in_library(self, name: str) -> bool:
+        """Return whether a module whose name begins so runs now, called by the script."""
+        frame = sys._getframe(1)
+        while frame and frame.f_code.co_filename != self.script:
+            if frame.f_globals.get("__name__", "").startswith(name):
+                return True
+            frame = frame.f_back
+        return False
+
     def save(self, path: Any) -> None:
         """Write down that the script writes a file, unless it is a file of ours or no file at all."""
         try:
@@ -240,6 +252,8 @@ class Watch:
             name: that the script gives to its tensor. Default None: no name.
         """
         # A collective may be made of others, or run inside a training step of Keras.
+        if self.gradients:
+            self.gradients.end()
         nested = bool(self.waits) and self.waits[-1].operation != "a training step"
         stack = self.stack()
         line = stack[-1] if stack else None
@@ -267,10 +281,16 @@ class Watch:
         batch, self.batch, self.called = self.batch, None, False
         facts["forward"], self.forward = self.forward, None
         self.loader = None  # what is read now is for training
-        hashed = digest(batch) if batch is not None else self._loop_items()
+        read = [batch] if batch is not None else [loop.item for loop in reversed(self.running)]
+        hashed = next(filter(None, map(digest, read)), None)
+        facts.setdefault("rows", next(filter(None, map(rows, read)), None))
         start, self.start = self.start, None
         facts |= {"loops": self.loops, "start": start, "stack": self.stack()}
+        facts.setdefault("planned", planned([loop.iterable for loop in self.running]))
         self.note("step", line, loss=number(loss), batch=hashed, **facts)
+        if self.steps == self.last:
+            self.end()
+            os._exit(0)
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit
 
@@ -278,10 +298,6 @@ class Watch:
     def loops(self) -> list[list[int]]:
         """[line, iteration] of the loops that are running, the innermost last."""
         return [[loop.line, loop.iteration] for loop in self.running]
-
-    def _loop_items(self) -> str | None:
-        """Return the hash of the item of the innermost loop whose item has arrays."""
-        return next(filter(None, (digest(loop.item) for loop in reversed(self.running))), None)
 
     # --- methods that the instrumented script calls: see `instrument` ---------------------------
 
@@ -297,22 +313,6 @@ class Watch:
     def rounds(self, line: int | None) -> Loop:
         """Return the context of a while loop, whose test calls its `again`: see `each`."""
         return Loop(self, line)
-
-    def branch(self, line: int, column: int, fixed: bool, test: Any) -> bool:
-        """Return the truth of a test of `if`, and write down what it was.
-
-        In a loop or in `fit` later rounds, which the check leaves out, may take the other branch. The result
-        is then None, unless the test has the same value during the whole run.
-
-        Args:
-            fixed: whether the test has only arguments of the script and constants.
-        """
-        taken = bool(test)
-        noted = line, column, taken if fixed or not (self.running or self.fitting) else None
-        if noted not in self._branches:
-            self._branches.add(noted)
-            self.note("branch", line, column=column, taken=noted[2])
-        return taken
 
     def collective(self, line: int, name: str, function: Callable) -> Callable:
         """Return a collective of mpi4py that writes down its call."""

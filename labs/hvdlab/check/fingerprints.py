@@ -52,6 +52,12 @@ def digest(value: Any) -> str | None:
     return f"{check:08x}" if arrays else None
 
 
+def rows(value: Any) -> int | None:
+    """Return the length of the first array or tensor in a batch, or None if there is none."""
+    first = next(_arrays(value), None)
+    return None if first is None or first.shape[0] is None else int(first.shape[0])
+
+
 class Items(NamedTuple):
     """The hash of the items of an array or list.
 

@@ -6,25 +6,20 @@
             break                                 break
     while step < 100:                     with __hvdlab__.rounds(16) as __loop16__:
         ...                                   while __loop16__.again(step < 100):
-    if args.adasum:                       if __hvdlab__.branch(18, 0, True, args.adasum):
-        scale = hvd.local_size()              scale = hvd.local_size()
     own = order[hvd.rank()::hvd.size()]   own = __hvdlab__.part(20, order, hvd.rank(), None, hvd.size())
     own = parts[hvd.rank()]               own = __hvdlab__.whole(21, parts)[hvd.rank()]
     comm.Barrier()                        __hvdlab__.collective(22, "Barrier", comm.Barrier)()
 
 See `decisions` for what a decision is. A loop that yields is left unchanged, because the loop that reads its
-items is the one that trains. The test of an `if` is written down where
-`source_facts` needs to know which branch ran. What is sliced by the rank is written down, because each rank
+items is the one that trains.  What is sliced by the rank is written down, because each rank
 must slice the same data. Line numbers stay the same.
 """
 
 import ast
 
-from hvdlab.check.source_facts import branches
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.collectives import of_mpi4py
 from hvdlab.script_analysis.decisions import operands, yields
-from hvdlab.script_analysis.origins import COMMAND_LINES
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 
@@ -40,8 +35,7 @@ def instrument(source: str | bytes, path: str) -> ast.Module:
     """
     tree = ast.parse(source, path)
     script = Script(tree)
-    fixed = {node: _is_fixed(node.test, script) for node in branches(script)}
-    instrumented = _Instrument(dict(operands(tree)), fixed, shards(script), of_mpi4py(script))
+    instrumented = _Instrument(dict(operands(tree)), shards(script), of_mpi4py(script))
     return ast.fix_missing_locations(instrumented.visit(tree))
 
 
@@ -53,7 +47,7 @@ def with_loops(source: str | bytes, path: str) -> ast.Module:
     Raises:
         SyntaxError: the source is not valid Python.
     """
-    instrumented = _Instrument({}, {}, set(), set(), lines=False)
+    instrumented = _Instrument({}, set(), set(), lines=False)
     return ast.fix_missing_locations(instrumented.visit(ast.parse(source, path)))
 
 
@@ -74,11 +68,10 @@ def with_decisions(source: bytes) -> list[str]:
 
 
 class _Instrument(ast.NodeTransformer):
-    """Wraps loops, operands of decisions, tests of branches, what a rank takes its shard of, and collectives.
+    """Wraps loops, operands of decisions, what a rank takes its shard of, and collectives.
 
     Args:
         decisions: operand -> line of the decision.
-        branches: `if` statement or expression -> whether its test is the same during the whole run.
         collectives: the calls of mpi4py, which has no Python functions that could be wrapped.
         lines: whether the loops have the lines of this source. Default True.
     """
@@ -86,13 +79,12 @@ class _Instrument(ast.NodeTransformer):
     def __init__(
         self,
         decisions: dict[ast.expr, int],
-        branches: dict[ast.If | ast.IfExp, bool],
         shards: set[ast.Subscript],
         collectives: set[ast.Call],
         lines: bool = True,
     ) -> None:
         self.lines = lines
-        self.branches, self.shards, self.collectives = branches, shards, collectives
+        self.shards, self.collectives = shards, collectives
         self.decisions = {  # with the text before any call of the watch is inserted
             node: (ast.Constant(line), ast.Constant(ast.unparse(node)))
             for node, line in decisions.items()
@@ -101,9 +93,6 @@ class _Instrument(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         """Return the node, or the node that replaces it."""
         new = self.generic_visit(node)
-        if node in self.branches:
-            place = map(ast.Constant, (node.lineno, node.col_offset, self.branches[node]))
-            node.test = ast.copy_location(_call("branch", *place, node.test), node.test)
         if node in self.shards:
             new = _noted(node)
         if node in self.collectives:
@@ -120,17 +109,6 @@ class _Instrument(ast.NodeTransformer):
             node.test = _call("again", node.test, owner=name)
             new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
-
-
-def _is_fixed(test: ast.expr, script: Script) -> bool:
-    """Return whether a test has only arguments of the script, constants, and functions of modules."""
-    names = [node for node in ast.walk(test) if isinstance(node, ast.Name)]
-    return all(
-        name.id in COMMAND_LINES
-        or name.id in script.full
-        or script.variable(name) in script.constants
-        for name in names
-    )
 
 
 def _noted(part: ast.Subscript) -> ast.expr:

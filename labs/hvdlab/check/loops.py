@@ -1,5 +1,6 @@
 """The loops of a watched script, which end after a few steps of training: see `Watch.each`."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -136,6 +137,12 @@ def counted(data: Any) -> int | None:
         if time.monotonic() > until:
             return None
     return batches if batches < MOST_BATCHES else None
+
+
+def planned(iterables: list[Any]) -> int | None:
+    """Return the rounds that nested loops make in total, or None if one of them does not know its rounds."""
+    lengths = [_length(iterable) for iterable in iterables]
+    return None if None in lengths else math.prod(lengths)
 
 
 def _length(iterable: Any) -> int | None:

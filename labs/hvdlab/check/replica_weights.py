@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hvdlab.check.gradient_shares import averages
 from hvdlab.check.run_events import EQUAL, Run
 
 ADASUM_EQUAL = 1e-5  # relative difference of two norms that count as equal after Adasum
@@ -21,7 +22,7 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
     for step, events in enumerate(steps[1:]):
         if all(event.get("start") for event in events):
             found[step] = [event["start"] for event in events]
-    if run.exchanges() and len(found) > 1 and not any(event["wrapped"] for event in steps[-1]):
+    if run.exchanges() and len(found) > 1 and not averages(run, number):
         found.pop()  # no step shows what the script did after the last one
     elif found and any(steps[-1][0]["at"] < sent["at"] for sent in run.weights_broadcast()):
         found.pop()  # nor what a broadcast did after it
@@ -45,8 +46,8 @@ def divergence(run: Run, number: Any = ...) -> int | None:
     for each in run.optimizers() if number is ... else [number]:
         apart = [bool(_pair(run, state)) for state in states(run, each)]
         equal = [step for step, differs in enumerate(apart, 1) if not differs]
-        plain = not any(event["wrapped"] for events in run.steps(each) for event in events)
-        synchronized = plain and run.exchanges() and equal and True in apart[: equal[-1]]
+        alone = run.exchanges() and not averages(run, each)
+        synchronized = alone and equal and True in apart[: equal[-1]]
         if apart and apart[-1] and not synchronized:
             found.append(max(equal, default=0) + 1)
     return min(found, default=None)

@@ -39,11 +39,17 @@ class Run:
 
     Args:
         events: rank -> its events, see `event_log`.
+        single: the first steps of the same script with one rank. Default None: not run.
     """
 
-    def __init__(self, events: dict[int, list[dict]]) -> None:
-        self.events = events
+    def __init__(self, events: dict[int, list[dict]], single: "Run | None" = None) -> None:
+        self.events, self.single = events, single
         self.ranks = sorted(events)
+
+    def compare(self, single: "Run") -> None:
+        """Keep a run with one rank, unless it loaded what this run has saved."""
+        if single.rank0("step") and len(single.rank0("load")) <= len(self.rank0("load")):
+            self.single = single
 
     def of(self, rank: int, kind: str) -> list[dict]:
         """Return the events of one kind on one rank."""
@@ -122,6 +128,23 @@ class Run:
         own = [event for event in self.rank0("step") if event["optimizer"] == number]
         return bool(own) and bool(own[-1].get("unsent"))
 
+    def callbacks(self) -> dict[str, dict[int, int | None]]:
+        """Return the callbacks of `fit` that stop, or set the learning rate: name -> rank -> line."""
+        found: dict[str, dict[int, int | None]] = {}
+        for rank in self.ranks:
+            for event in self.of(rank, "callback"):
+                found.setdefault(event["name"], {}).setdefault(rank, event["line"])
+        return found
+
+    def plans_less(self) -> bool:
+        """Return whether a rank plans fewer steps in total than a single process does."""
+        if not self.single:
+            return False
+        plans = [
+            next((e["planned"] for e in run.rank0("step")), None) for run in (self.single, self)
+        ]
+        return None not in plans and plans[1] < 0.75 * plans[0]
+
     # --- ends -----------------------------------------------------------------------------------
 
     def errors(self) -> list[tuple[int, str, int | None]]:
@@ -166,13 +189,6 @@ class Run:
         """Return the optimizers that stepped on the first rank, in ascending order."""
         numbers = {event["optimizer"] for event in self.rank0("step")}
         return sorted(numbers, key=lambda n: -1 if n is None else n)
-
-    def plain_optimizers(self) -> list[int | None]:
-        """Return the optimizers that only step without an average of their gradients, in ascending order."""
-        steps = self.rank0("step")
-        plain = {event["optimizer"] for event in steps if not event["wrapped"]}
-        plain -= {event["optimizer"] for event in steps if event["wrapped"]}
-        return sorted(plain, key=lambda number: -1 if number is None else number)
 
     def steps(self, number: int | None) -> list[tuple[dict, ...]]:
         """Return the steps that all ranks made with an optimizer.

@@ -32,14 +32,6 @@ class Unwatched:
         """Return the test of a while loop."""
         return test
 
-    def branch(self, line: int, column: int, fixed: bool, test: Any) -> Any:
-        """Return the test of an `if`.
-
-        Args:
-            fixed: whether its value is the same during the whole run.
-        """
-        return test
-
     def decide(self, line: int, text: str, value: Any) -> Any:
         """Return a value that a decision depends on."""
         return value

@@ -29,7 +29,15 @@ from collections.abc import Callable, Sequence
 
 from hvdlab.check import instrument
 from hvdlab.check.event_log import Watch
-from hvdlab.check.hooks import horovod, keras, sklearn, tensorflow, torch, torch_distributed
+from hvdlab.check.hooks import (
+    horovod,
+    keras,
+    sklearn,
+    tensorflow,
+    tensorflow_gradients,
+    torch,
+    torch_distributed,
+)
 from hvdlab.record import launched_rank
 
 WATCHED = {
@@ -41,7 +49,7 @@ WATCHED = {
     "tensorflow.python.autograph.pyct.inspect_utils": tensorflow.sources,
     "tensorflow.python.autograph.pyct.transpiler": tensorflow.translations,
     "tensorflow.python.data.ops.dataset_ops": tensorflow.data,
-    "tensorflow.python.eager.backprop": tensorflow.tapes,
+    "tensorflow.python.eager.backprop": tensorflow_gradients.tapes,
     "tensorflow.python.saved_model.save": tensorflow.saved_models,
     "sklearn.model_selection": sklearn.watch,
     "keras": keras.watch,

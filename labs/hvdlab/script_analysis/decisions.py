@@ -12,7 +12,6 @@ from itertools import takewhile
 from hvdlab.script_analysis.ast_helpers import last_name
 from hvdlab.script_analysis.collectives import COLLECTIVES, TORCH_COLLECTIVES, applies, callers
 from hvdlab.script_analysis.functions import FUNCTIONS
-from hvdlab.script_analysis.metrics import names_metric
 from hvdlab.script_analysis.rank_guards import Guards
 from hvdlab.script_analysis.script import Script
 
@@ -43,32 +42,6 @@ def operands(tree: ast.Module) -> list[tuple[ast.expr, int]]:
     # An expression inside another one is copied with it.
     inside = {n for operand in found for n in ast.walk(operand) if n is not operand}
     return [(operand, line) for operand, line in found.items() if operand not in inside]
-
-
-def by_metrics(script: Script) -> Iterator[tuple[int, int, str]]:
-    """Yield the metrics of one rank by which a script may leave a loop, or skip a step or a collective.
-
-    Yields:
-        Line of the loop, line of the decision, and the metric as text.
-    """
-    collectives = {*NAMES, *callers(script, NAMES)}
-    shared = {
-        name
-        for node in script.nodes
-        if isinstance(node, Assignment) and node.value
-        if any(_calls(part, collectives) for part in ast.walk(node.value))
-        for target in _targets(node)
-        for name in _names(target)
-    }
-    lines = {node.lineno: node for node in stops(script)}
-    for operand, line in operands(script.tree):
-        stop = lines[line]
-        loop = _loop(stop, script)
-        own = not (
-            _names(operand) & shared or any(_calls(n, collectives) for n in ast.walk(operand))
-        )
-        if loop and isinstance(stop, ast.If) and own and any(map(names_metric, ast.walk(operand))):
-            yield loop.lineno, line, ast.unparse(operand)
 
 
 def _tests(stop: ast.If | ast.While, script: Script, collectives: set[str]) -> list[ast.expr]:

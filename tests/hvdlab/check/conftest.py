@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdlab.check.source_facts import read
+from hvdlab.check.static import read
 
 SCRIPT = """\
 import horovod.torch as hvd

@@ -8,7 +8,7 @@ from check_events import named, plus, run
 
 from hvdlab.check.command import check
 from hvdlab.check.hooks import horovod
-from hvdlab.check.source_facts import read
+from hvdlab.check.static import read
 
 INIT = "hvd.init()\n"
 

@@ -4,7 +4,7 @@ import pytest
 from check_events import named, plus, run
 
 from hvdlab.check.diagnosis import judge
-from hvdlab.check.source_facts import read
+from hvdlab.check.static import read
 
 UNSCALED = ("lr=0.1 * hvd.size()", "lr=0.1")
 

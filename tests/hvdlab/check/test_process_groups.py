@@ -5,7 +5,7 @@ from check_events import named, plus, run, without
 
 from hvdlab.check import command
 from hvdlab.check.diagnosis import judge
-from hvdlab.check.source_facts import read
+from hvdlab.check.static import read
 from hvdlab.mistakes import CATALOGUE
 
 SCRIPT = """\

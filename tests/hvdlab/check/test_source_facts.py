@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdlab.check.source_facts import read
+from hvdlab.check.static import read
 
 
 def test_what_only_some_ranks_reach_is_guarded(tmp_path):

@@ -27,10 +27,6 @@ def watch(hvd: ModuleType, watch: Watch) -> None:
             setattr(hvd, name, _wrapper(getattr(hvd, name), name, hvd, watch))
     if hasattr(hvd, "join"):
         hvd.join = _noted(hvd.join, "join", watch)
-    if hasattr(hvd, "callbacks"):  # horovod.tensorflow.keras: remember which line creates each
-        for value in vars(hvd.callbacks).values():
-            if isinstance(value, type) and hasattr(value, "on_epoch_end"):
-                remember_line(value, watch)
     if hasattr(hvd, "init"):  # hvdlab.keras.collectives has none
         hvd.init = _init(hvd.init, hvd, watch)
     operations = getattr(hvd, "mpi_ops", None)
@@ -191,8 +187,7 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
             if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
                 watch.exchanging.append(weakref.ref(result))
             watch.note("wrap", what=f"hvd.{name}", optimizer=number,
-                       averages=averages(result), own_module=_of_own_module(result),
-                       reduces=_reduction(hvd, name, options))  # fmt: skip
+                       own_module=_of_own_module(result), reduces=_reduction(hvd, name, options))  # fmt: skip
         return result
 
     return call
@@ -204,18 +199,13 @@ def _wait_in(owner: Any, method: str, watch: Watch) -> None:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        watch.tape = watch.tape or method == "gradient"
-        plain = [*watch.plain]
         if watch.fitting or _traced():
-            result = function(*arguments, **options)
-            watch.plain = plain  # without the gradients that Horovod has averaged now
-            return result
+            return function(*arguments, **options)
         watch.waits_in(f"{type(owner).__name__}.{method}", watch.line())
         try:
             return function(*arguments, **options)
         finally:
             watch.waits.pop()
-            watch.plain = plain
 
     object.__setattr__(owner, method, call)
 
@@ -238,16 +228,6 @@ def _members(given: dict[str, Any]) -> list[int] | None:
     chosen = given.get("process_set")
     number = getattr(chosen, "process_set_id", chosen)
     return (getattr(chosen, "ranks", None) or []) if number else None
-
-
-def averages(optimizer: Any) -> bool:
-    """Return whether a wrapped optimizer averages gradients.
-
-    Horovod's own Keras module overrides `apply_gradients`, but the trainer of Keras 3 calls `apply`.
-    """
-    classes = {cls.__module__ for cls in type(optimizer).__mro__}
-    keras3 = any(module.startswith("keras.src") for module in classes)
-    return not (keras3 and hasattr(type(optimizer), "_allreduce"))
 
 
 def _of_own_module(optimizer: Any) -> bool:

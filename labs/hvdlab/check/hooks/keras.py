@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import SAMPLE, content, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
 from hvdlab.check.hooks.tensorflow import compiled, of_shard
+from hvdlab.check.hooks.tensorflow_gradients import as_event, keep, sketches
 
 
 def watch(keras: ModuleType, watch: Watch) -> None:
@@ -22,6 +25,8 @@ def watch(keras: ModuleType, watch: Watch) -> None:
     Args:
         keras: the module `keras` (3) or `tf_keras`.
     """
+    remember_line(keras.callbacks.Callback, watch)
+    _norm_layers(keras, watch)
     optimizers(keras, watch)
     batches(keras, watch)
     keras_fit.fitting(keras, watch)
@@ -29,6 +34,20 @@ def watch(keras: ModuleType, watch: Watch) -> None:
     loading(keras, watch)
     deciding(keras, watch)
     files(keras, watch)
+
+
+def _norm_layers(keras: ModuleType, watch: Watch) -> None:
+    """Write down where the script creates its first layer of batch norm."""
+    initialize = keras.layers.BatchNormalization.__init__
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        if not watch.norms:
+            watch.norms = True
+            watch.note("norm")
+        initialize(self, *arguments, **options)
+
+    keras.layers.BatchNormalization.__init__ = __init__
 
 
 def optimizers(keras: ModuleType, watch: Watch) -> None:
@@ -58,6 +77,7 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
         if not watch.wrapping and watch.line():
             created = next(numbers)
             object.__setattr__(self, "_hvdlab_number", created)
+            object.__setattr__(self, "_hvdlab_rate_line", watch.line())
             # The optimizers of legacy Keras accept `lr` and drop it. Those of Keras 3 refuse it.
             watch.note(
                 "optimizer",
@@ -79,7 +99,7 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
     def noting_apply(self: Any, *arguments: Any, **options: Any) -> Any:
         given = signature.bind(self, *arguments, **options)
         given.arguments[first] = grads = list(given.arguments[first])  # it may be a zip
-        if watch.fitting or watch.wrapping:
+        if watch.wrapping:
             return apply(*given.args, **given.kwargs)
 
         def variables() -> list[Any]:
@@ -87,23 +107,17 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
                 return [variable for _, variable in grads]
             return given.arguments.get("trainable_variables") or self._trainable_variables
 
-        averaged = watch.tape and not _plain(
-            [pair[0] for pair in grads] if legacy else grads, watch
-        )
-        start = [] if averaged else _squares(variables())
+        gradients = [gradient for gradient, _ in grads] if legacy else grads
+        sketched = sketches(gradients, variables(), watch)
+        if watch.fitting:
+            keep(sketched, watch)
+            return apply(*given.args, **given.kwargs)
+        start = _squares(variables())
         result = apply(*given.args, **given.kwargs)
-        _step_outside_fit(self, averaged, start, variables(), watch)
+        _step_outside_fit(self, sketched, start, variables(), watch)
         return result
 
     setattr(base, name, noting_apply)
-
-
-def _plain(gradients: list, watch: Watch) -> bool:
-    """Return whether gradients come from a tape that is not Horovod's, and do not keep them any longer."""
-    own = {id(each) for each in gradients if each is not None}
-    kept = {id(each()): each for each in watch.plain if each() is not None}
-    watch.plain = [kept[each] for each in kept.keys() - own]
-    return bool(own) and own <= kept.keys()
 
 
 def _default_rate(kind: type) -> float | None:
@@ -122,31 +136,36 @@ def _squares(variables: Iterable[Any]) -> list[Any]:
 
 
 def _step_outside_fit(
-    optimizer: Any, averaged: bool, start: list, variables: list, watch: Watch
+    optimizer: Any, sketched: Any, start: list, variables: list, watch: Watch
 ) -> None:
     """Write down a step now, or insert that into the graph that TensorFlow is building of the step.
 
     Args:
-        averaged: whether a DistributedGradientTape has averaged the gradients.
-        start: squared norms of the weights before the step; empty if the gradients are averaged.
+        sketched: what `sketches` returns.
+        start: squared norms of the weights before the step.
     """
     tf = sys.modules.get("tensorflow")
     eager = tf is None or tf.executing_eagerly()
     end = _squares(variables)
-    line = watch.line()  # that builds the graph
+    line, taped_at = watch.line(), watch.taped_at  # that build the graph
 
-    def note(*squares: Any) -> None:
+    def note(sketched: Any, *squares: Any) -> None:
         norms = [float(square) ** 0.5 for square in squares]
-        watch.start = norms[: len(start)] or None
-        weights = norms[len(start) :]
-        unsent = watch.unsent(variables)
-        own = facts(optimizer, averaged)
-        watch.step(may_end=eager, line=line, **own, weights=weights, unsent=unsent)
+        watch.start = norms[: len(start)]
+        watch.step(
+            may_end=eager,
+            line=line,
+            **facts(optimizer),
+            weights=norms[len(start) :],
+            unsent=watch.unsent(variables),
+            gradient=as_event(np.asarray(sketched)),
+            taped_at=taped_at,
+        )
 
     if eager:
-        note(*start, *end)
+        note(sketched, *start, *end)
     else:
-        tf.py_function(note, [*start, *end], [])
+        tf.py_function(note, [sketched, *start, *end], [])
 
 
 def batches(keras: ModuleType, watch: Watch) -> None:
@@ -175,6 +194,7 @@ def _keep_batch(data: Any, watch: Watch) -> None:
     elif not compiled(tf):
         for place, tensor in enumerate(tensors):
             _keep_sample(tf, tensor, place, watch.kept)
+        _keep(tf, tf.shape(tensors[0])[:1], "rows", watch.kept)
 
 
 def _keep_sample(tf: ModuleType, tensor: Any, place: int, kept: dict) -> None:
@@ -183,12 +203,16 @@ def _keep_sample(tf: ModuleType, tensor: Any, place: int, kept: dict) -> None:
     Args:
         kept: (index, dtype) -> variable.
     """
-    key = place, tensor.dtype
+    flat = tf.reshape(tensor, [-1])
+    _keep(tf, flat[:: tf.maximum(1, -(-tf.size(flat) // SAMPLE))], place, kept)
+
+
+def _keep(tf: ModuleType, flat: Any, place: int | str, kept: dict) -> None:
+    key = place, flat.dtype
     if key not in kept:
         with tf.init_scope(), tf.device("CPU"):
-            kept[key] = tf.Variable(tf.zeros([0], tensor.dtype), trainable=False, shape=[None])
-    flat = tf.reshape(tensor, [-1])
-    kept[key].assign(flat[:: tf.maximum(1, -(-tf.size(flat) // SAMPLE))])
+            kept[key] = tf.Variable(tf.zeros([0], flat.dtype), trainable=False, shape=[None])
+    kept[key].assign(flat)
 
 
 def evaluations(keras: ModuleType, watch: Watch) -> None:
@@ -260,7 +284,6 @@ def deciding(keras: ModuleType, watch: Watch) -> None:
     """
     for name in "EarlyStopping", "ReduceLROnPlateau":
         cls = getattr(keras.callbacks, name)
-        remember_line(cls, watch)
         decide = cls.on_epoch_end
 
         def on_epoch_end(
@@ -279,8 +302,6 @@ def files(keras: ModuleType, watch: Watch) -> None:
     Args:
         keras: the module `keras` (3) or `tf_keras`.
     """
-    remember_line(keras.callbacks.ModelCheckpoint, watch)
-    remember_line(keras.callbacks.CSVLogger, watch)
     begin = keras.callbacks.CSVLogger.on_train_begin
 
     @functools.wraps(begin)

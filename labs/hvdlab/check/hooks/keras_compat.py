@@ -6,12 +6,11 @@ from typing import Any
 from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
 
 
-def facts(optimizer: Any, averaged: bool) -> dict[str, Any]:
+def facts(optimizer: Any) -> dict[str, Any]:
     """Return what the events of an optimizer contain.
 
     Args:
         optimizer: of Keras 3 or legacy Keras.
-        averaged: whether a DistributedGradientTape averages the gradients that it gets.
 
     Returns:
         "optimizer" (its number), "wrapped" (by Horovod), "rate" (learning rate), "momentum".
@@ -20,8 +19,9 @@ def facts(optimizer: Any, averaged: bool) -> dict[str, Any]:
     wrapped = hasattr(type(inner), "_horovod") or hasattr(type(inner), "_allreduce")
     return {
         "optimizer": getattr(inner, "_hvdlab_number", None),
-        "wrapped": wrapped or averaged,
+        "wrapped": wrapped,
         "rate": _rate(inner),
+        "rate_line": getattr(inner, "_hvdlab_rate_line", None),
         "momentum": number(getattr(inner, "momentum", 0)) or 0.0,
     }
 

@@ -11,7 +11,13 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import content
 from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.hooks.tensorflow import of_shard
+from hvdlab.check.hooks.tensorflow_gradients import as_event
 from hvdlab.check.loops import EPOCHS, Loop, counted
+
+DECIDE = (
+    "EarlyStopping",
+    "ReduceLROnPlateau",
+)  # callbacks that every rank needs, besides those of the rate
 
 
 def fitting(keras: ModuleType, watch: Watch) -> None:
@@ -45,6 +51,10 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
         watch.note("fit", line, length=length, content=read)
+        watch.planned = length and length * (epochs - given["initial_epoch"])
+        for callback in callbacks if isinstance(callbacks, list | tuple) else ():
+            if (name := type(callback).__name__) in DECIDE or name.startswith("LearningRate"):
+                watch.note("callback", getattr(callback, "_hvdlab_line", None) or line, name=name)
         _note_devices(watch)
         watch.fitting = True
         try:
@@ -93,18 +103,24 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
         def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
             self.loop.iteration += 1
             model = self.model
-            if not facts(model.optimizer, watch.tape)["wrapped"]:
+            if not facts(model.optimizer)["wrapped"]:
                 watch.start = [norm(v) for v in model.trainable_variables]
             watch.waits_in("a training step", self.line)
 
         def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
             watch.waits.pop()
             model = self.model
-            watch.batch = list(watch.kept.values()) or watch.batch
+            samples = [kept for (place, _), kept in watch.kept.items() if place != "rows"]
+            rows = next((int(v[0]) for (name, _), v in watch.kept.items() if name == "rows"), None)
+            watch.batch = samples or watch.batch
             watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
             watch.step(
                 may_end=False,
-                **facts(model.optimizer, watch.tape),
+                **facts(model.optimizer),
+                planned=watch.planned,
+                gradient=watch.sketched is not None and as_event(watch.sketched.numpy()),
+                taped_at=None,
+                **({"rows": rows} if rows else {}),
                 weights=[norm(v) for v in model.trainable_variables],
                 unsent=watch.unsent(model.trainable_variables),
                 statistics=statistics(model) if watch.looks_at_statistics() else None,

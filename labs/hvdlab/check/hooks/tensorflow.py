@@ -3,7 +3,6 @@
 import functools
 import inspect
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -109,20 +108,6 @@ def translations(module: ModuleType, watch: Watch) -> None:
         return translated, made, lines
 
     module.PyToPy.transform_function = noting_transform
-
-
-def tapes(module: ModuleType, watch: Watch) -> None:
-    """Keep the gradients of the tapes that Horovod does not average, until an optimizer gets them."""
-    gradient = module.GradientTape.gradient
-
-    @functools.wraps(gradient)
-    def noting_gradient(self: Any, *arguments: Any, **options: Any) -> Any:
-        result = gradient(self, *arguments, **options)
-        if watch.taped and isinstance(result, list | tuple):
-            watch.plain += [weakref.ref(each) for each in result if each is not None]
-        return result
-
-    module.GradientTape.gradient = noting_gradient
 
 
 def data(module: ModuleType, watch: Watch) -> None:

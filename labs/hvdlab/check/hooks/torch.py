@@ -15,14 +15,15 @@ from typing import Any
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
 from hvdlab.check.hooks import torch_data
+from hvdlab.check.hooks.torch_gradients import Gradients
 
 
 def watch(torch: ModuleType, watch: Watch) -> None:
     """Wrap the functions of PyTorch."""
+    watch.gradients = Gradients(torch, watch)
     optimizers(torch, watch)
     batches(torch, watch)
     torch_data.watch(torch, watch)
-    clipping(torch, watch)
     deciding(torch, watch)
     files(torch, watch)
     spawning(torch, watch)
@@ -31,7 +32,7 @@ def watch(torch: ModuleType, watch: Watch) -> None:
 def optimizers(torch: ModuleType, watch: Watch) -> None:
     """Write down each optimizer, and after each step its learning rate, the weights and the statistics."""
     initialize = torch.optim.Optimizer.__init__
-    created, depth, norm_layers = 0, 0, _norm_layers(torch)
+    created, depth, gradient, norm_layers = 0, 0, None, _norm_layers(torch, watch)
     stepped: set[int] = set()  # optimizers that have begun a step
 
     @functools.wraps(initialize)
@@ -42,6 +43,8 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             return
         self._hvdlab_number = created
         created += 1
+        watch.gradients.follow(_parameters(self))
+        self.param_groups[:] = [Group(group, watch) for group in self.param_groups]
         name = type(self).__name__
         watch.note("optimizer", optimizer=self._hvdlab_number, name=name, api="torch")
 
@@ -63,57 +66,76 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         return numbered and not watch.wrapping and not partial
 
     def before(optimizer: Any, arguments: tuple, options: dict) -> None:
-        nonlocal depth
+        nonlocal depth, gradient
         depth += 1  # the step of a wrapped optimizer contains the step of the inner optimizer
         if depth == 1:
+            watch.gradients.end()
             watch.waits_in("optimizer.step", watch.line())
-            wrapped = hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch)
+            wrapped = hasattr(optimizer, "_hvdlab_wrapped")
             if ours(optimizer) and (not wrapped or optimizer._hvdlab_number not in stepped):
                 stepped.add(optimizer._hvdlab_number)
                 watch.start = _norms(torch, _weights(optimizer))
+        gradient = (
+            watch.gradients.used(_parameters(optimizer)) or gradient
+        )  # the innermost step uses it
 
     def after(optimizer: Any, arguments: tuple, options: dict) -> None:
-        nonlocal depth
+        nonlocal depth, gradient
         depth -= 1
         if depth:
             return
         watch.waits.pop()
+        used, gradient = gradient, None
+        watch.gradients.stepped(_parameters(optimizer))
         if not ours(optimizer):
             return
-        group, ids, wrapped = optimizer.param_groups[0], _ids(optimizer), watch.wrapped_parameters
-        params = (p for group in optimizer.param_groups for p in group["params"])
-        unused = (wrapped[id(p)] for p in params if p.grad is None and id(p) in wrapped)
+        group, wrapped = optimizer.param_groups[0], watch.wrapped_parameters
+        unused = (
+            wrapped[id(p)] for p in _parameters(optimizer) if p.grad is None and id(p) in wrapped
+        )
         if not watch.steps:
             devices(torch, watch)
         watch.step(
             optimizer=optimizer._hvdlab_number,
-            wrapped=hasattr(optimizer, "_hvdlab_wrapped") or _averaged(optimizer, watch),
-            foreign=bool(wrapped) and wrapped.keys().isdisjoint(ids),
+            wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
             unused=next(unused, None),
+            gradient=used,
             rate=number(group.get("lr")),  # Adafactor's may be None
+            rate_line=getattr(group, "line", None),
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, _weights(optimizer)),
             unsent=watch.unsent(_weights(optimizer)),
             statistics=_statistics(norm_layers) if watch.looks_at_statistics() else None,
         )
-        watch.averaged -= ids
 
     hooks = importlib.import_module("torch.optim.optimizer")
     hooks.register_optimizer_step_pre_hook(before)
     hooks.register_optimizer_step_post_hook(after)
 
 
-def _ids(optimizer: Any) -> set[int]:
-    """Return the ids of the parameters of an optimizer."""
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+class Group(dict):
+    """A group of an optimizer's parameters that knows the line of the script which has set its rate."""
+
+    def __init__(self, group: dict, watch: Watch) -> None:
+        super().__init__(group)
+        self.watch, self.line = watch, getattr(group, "line", None) or watch.line()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        watch = self.__dict__.get("watch")  # a copy has none while it is made
+        if key == "lr" and watch and number(value) != number(self.get("lr")) and watch.line():
+            self.line = watch.line()
+        super().__setitem__(key, value)
+
+    def __reduce__(self) -> tuple:  # a copy, or what another process gets, is a plain group
+        return dict, (dict(self),)
 
 
-def _averaged(optimizer: Any, watch: Watch) -> bool:
-    """Return whether DistributedDataParallel has averaged gradients of an optimizer since its last step."""
-    return not watch.averaged.isdisjoint(_ids(optimizer))
+def _parameters(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _norm_layers(torch: ModuleType) -> list[weakref.ref]:
+def _norm_layers(torch: ModuleType, watch: Watch) -> list[weakref.ref]:
     """Return a list that gets a reference to each of the first LAYERS batch norm layers of the script."""
     layers = []
     initialize = torch.nn.modules.batchnorm._NormBase.__init__
@@ -121,6 +143,9 @@ def _norm_layers(torch: ModuleType) -> list[weakref.ref]:
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         initialize(self, *arguments, **options)
+        if not watch.norms:
+            watch.norms = True
+            watch.note("norm")
         if self.track_running_stats and len(layers) < LAYERS:
             layers.append(weakref.ref(self))
 
@@ -130,7 +155,7 @@ def _norm_layers(torch: ModuleType) -> list[weakref.ref]:
 
 def _weights(optimizer: Any) -> list[Any]:
     """Return the weights of an optimizer."""
-    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
+    return [p.detach() for p in _parameters(optimizer)]
 
 
 def _norms(torch: ModuleType, weights: list[Any]) -> list[float]:
@@ -165,6 +190,8 @@ def batches(torch: ModuleType, watch: Watch) -> None:
     def enter(module: Any, inputs: tuple) -> None:
         nonlocal depth
         depth += 1
+        if depth == 1:
+            watch.gradients.end()
         if depth == 1 and module.training and torch.is_grad_enabled() and not watch.called:
             if any(isinstance(value, torch.Tensor) for value in inputs):
                 watch.batch, watch.called = inputs, True
@@ -185,11 +212,13 @@ def batches(torch: ModuleType, watch: Watch) -> None:
     @functools.wraps(backward)
     def noting_backward(self: Any, *arguments: Any, **options: Any) -> Any:
         watch.loss = self.detach()
+        watch.gradients.end()
         watch.waits_in("loss.backward", watch.line())  # DistributedDataParallel averages there
         try:
             return backward(self, *arguments, **options)
         finally:
             watch.waits.pop()
+            watch.gradients.begin()
 
     torch.Tensor.backward = noting_backward
     load = torch.nn.Module.load_state_dict
@@ -203,37 +232,6 @@ def batches(torch: ModuleType, watch: Watch) -> None:
     torch.nn.Module.load_state_dict = noting_load
 
 
-def clipping(torch: ModuleType, watch: Watch) -> None:
-    """Write down where a script changes gradients that Horovod is averaging at that time."""
-    utilities = torch.nn.utils
-    for name in "clip_grad_norm_", "clip_grad_value_":
-        clip = getattr(utilities, name)
-
-        @functools.wraps(clip)
-        def noting_clip(parameters: Any, *arguments: Any, clip: Any = clip, **options: Any) -> Any:
-            if not isinstance(parameters, torch.Tensor):  # it may be a generator
-                parameters = list(parameters)
-            _note_unaveraged(parameters, clip.__name__, watch)
-            return clip(parameters, *arguments, **options)
-
-        setattr(utilities, name, noting_clip)
-        setattr(utilities.clip_grad, name, noting_clip)
-
-    scaler = getattr(
-        torch.amp, "GradScaler", torch.cuda.amp.GradScaler
-    )  # older: in torch.cuda only
-    unscale = scaler.unscale_
-
-    @functools.wraps(unscale)
-    def noting_unscale(self: Any, optimizer: Any) -> None:
-        if self.is_enabled():
-            groups = optimizer.param_groups
-            _note_unaveraged([p for g in groups for p in g["params"]], "unscale_", watch)
-        unscale(self, optimizer)
-
-    scaler.unscale_ = noting_unscale
-
-
 def deciding(torch: ModuleType, watch: Watch) -> None:
     """Write down the metric by which a schedule decides to lower the learning rate."""
     cls = torch.optim.lr_scheduler.ReduceLROnPlateau
@@ -245,17 +243,6 @@ def deciding(torch: ModuleType, watch: Watch) -> None:
         step(self, metrics, *arguments, **options)
 
     cls.step = noting_step
-
-
-def _note_unaveraged(parameters: Any, what: str, watch: Watch) -> None:
-    """Write down a change of gradients if Horovod has begun to average them and has not finished."""
-    changed = {id(parameter) for parameter in parameters}
-    for optimizer in filter(None, (reference() for reference in watch.exchanging)):
-        for key, (handle, _) in optimizer._handles.items():  # a parameter, or a group of them
-            group = key if isinstance(key, tuple) else (key,)
-            if handle is not None and changed & set(map(id, group)):
-                watch.note("clip", what=what)
-                return
 
 
 def files(torch: ModuleType, watch: Watch) -> None:

@@ -44,7 +44,7 @@ def watch(dist: ModuleType, watch: Watch) -> None:
 def watch_wrapper(module: ModuleType, watch: Watch) -> None:
     """Wrap the methods of DistributedDataParallel."""
     cls = module.DistributedDataParallel
-    initialize, forward, join, prepare = cls.__init__, cls.forward, cls.join, cls._pre_forward
+    initialize, join, prepare = cls.__init__, cls.join, cls._pre_forward
 
     @functools.wraps(initialize)
     def __init__(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
@@ -54,18 +54,11 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         finally:
             watch.waits.pop()
         trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
-        self._hvdlab_parameters = set(trained)
         watch.wrapped_parameters |= trained
         watch.progress += 1  # it broadcasts the weights
         which = watch.sends(module.parameters())
         watch.note("broadcast", what=WRAPPER, weights=len(trained), which=which)
-        watch.note("wrap", what=WRAPPER, optimizer=None, averages=True, reduces="Average")
-
-    @functools.wraps(forward)
-    def noting_forward(self: Any, *inputs: Any, **options: Any) -> Any:
-        if _grad_enabled() and self.require_backward_grad_sync:
-            watch.averaged |= self._hvdlab_parameters
-        return forward(self, *inputs, **options)
+        watch.note("wrap", what=WRAPPER, optimizer=None, own_module=False, reduces="Average")
 
     @functools.wraps(prepare)
     def noting_prepare(self: Any, *inputs: Any, **options: Any) -> Any:
@@ -80,14 +73,7 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         watch.note("join")
         return join(self, *arguments, **options)
 
-    cls.__init__, cls.forward, cls.join = __init__, noting_forward, noting_join
-    cls._pre_forward = noting_prepare
-
-
-def _grad_enabled() -> bool:
-    import torch
-
-    return torch.is_grad_enabled()
+    cls.__init__, cls.join, cls._pre_forward = __init__, noting_join, noting_prepare
 
 
 def _collective(function: Callable, name: str, dist: ModuleType, watch: Watch) -> Callable:

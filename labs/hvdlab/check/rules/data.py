@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
 
 SAME_STEPS = 3  # fewer equal batches may be a coincidence
@@ -26,7 +26,7 @@ def batches(run: Run, facts: Facts) -> Iterator[Finding]:
 
 def whole(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about ranks that all read all of the data in each epoch, each in its own order."""
-    if run.split() or facts.other or facts.fewer_rounds or len(run.ranks) < 2:
+    if run.split() or facts.other or run.plans_less() or len(run.ranks) < 2:
         return
     read = [
         {event["made"]: event for event in reversed(run.of(rank, "reads"))} for rank in run.ranks
@@ -235,20 +235,11 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
         until = "next step" if after == "step" else "end of the script"
         unused = event["made"] is None and event["line"] in facts.unused
         loop = event["loops"][-1][0] if event["loops"] else None
-        metric, shown = facts.one_rank.get(loop, (None, None))
-        if (after == "collective" and not metric) or unused or (run.crash() and after != "step"):
+        if after == "collective" or unused or (run.crash() and after != "step"):
             continue
         ranks = [rank for rank in run.ranks if _place(event) in tested[rank]]
         if all(_place(event) in own[rank] for rank in ranks):
             loader = f" (the loader of line {event['made']})" if event["made"] else ""
-            if after == "collective":
-                yield finding(
-                    "metric-of-one-rank",
-                    shown,
-                    f"The loop of line {loop} adds up `{metric}` on the shard of one rank{loader}. A "
-                    "collective combines another result of the loop, and not this one.",
-                )
-                return
             shown = facts.results.get(loop)
             where = f"in line {event['line']}" if shown else "here"
             who = f"Each rank evaluates its own shard {where}"

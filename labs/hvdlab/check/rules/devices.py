@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
 
 # Horovod 0.28.1, horovod/torch/mpi_ops.py: `_check_function`

@@ -4,45 +4,12 @@ from collections.abc import Iterator
 
 from hvdlab.check.replica_weights import divergence
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
 
 # Errors of PyTorch, torch/csrc/distributed/c10d/reducer.cpp and torch/utils/data/dataloader.py
 UNUSED = "Expected to have finished reduction in the prior iteration"
 BOTH_ORDERS = "sampler option is mutually exclusive with shuffle"
-
-
-def wrapping(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about optimizers that step without an average of the gradients by DDP."""
-    if run.api() != "ddp" or run.split():
-        return
-    created = {event["optimizer"]: event for event in run.rank0("optimizer")}
-    for number in run.plain_optimizers():
-        step = divergence(run, number)
-        own = [event for event in run.rank0("step") if event["optimizer"] == number]
-        name = created.get(number, {}).get("name", "the optimizer")
-        line = created[number]["line"] if number in created else run.line("step")
-        apart = f" After step {step} the weights of the ranks differ." if step else ""
-        if all(event.get("foreign") for event in own):
-            yield finding(
-                "optimizer-of-other-weights",
-                line,
-                f"{name} holds none of the weights of the model in the wrapper, so its steps do not change "
-                "this model.",
-            )
-        elif step is None and run.exchanges():
-            continue  # equal without a wrapper: the script exchanges by itself
-        elif run.rank0("wrap") and not any(event.get("foreign") for event in own):
-            forward = next((event["forward"] for event in own if event.get("forward")), None)
-            yield finding(
-                "wrapper-not-called",
-                forward or run.line("step"),
-                f"{name} steps with gradients that no forward pass of the wrapper has prepared, because "
-                f"this line calls the model itself.{apart}",
-            )
-        else:
-            seen = f"On each rank {name} steps by the gradient of that rank only.{apart}"
-            yield finding("model-not-wrapped", line, seen)
 
 
 def loading(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -79,4 +46,4 @@ def errors(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
-RULES = wrapping, loading, errors
+RULES = loading, errors

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
-from hvdlab.script_analysis.collectives import BROADCASTS
 
 
 def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -49,7 +48,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             continue
         yield finding(
             "replicas-diverged",
-            run.step(0, number, step)["line"] or facts.applied,  # no line in a graph of TensorFlow
+            run.step(0, number, step)["line"],
             f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
             f"differs by {difference:.2g} (relative).{cause}",
         )
@@ -123,11 +122,10 @@ def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
 def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
     """Return the line where a run should broadcast its weights, and what it does instead."""
     if not run.all("broadcast"):
-        for called, name in facts.collectives.items():
-            if name in BROADCASTS:
-                return called, f"The run did not reach this hvd.{name}, so no weights are broadcast"
+        for name, called in facts.broadcasts:
+            return called, f"The run did not reach this hvd.{name}, so no weights are broadcast"
     wraps = run.rank0("wrap")
-    line = run.line("fit") or (facts.wrapped_at(wraps[0]) if wraps else run.line("step"))
+    line = run.line("fit") or (wraps[0]["line"] if wraps else run.line("step"))
     broadcasts = run.all("broadcast")
     for event in broadcasts:
         if event["what"] != "hvd.broadcast_optimizer_state":

@@ -6,7 +6,8 @@ from math import isclose
 
 from hvdlab.check.norm_drift import drift
 from hvdlab.check.run_events import Run
-from hvdlab.check.source_facts import Facts
+from hvdlab.check.static import Facts
+from hvdlab.check.step_growth import LESS, growth
 from hvdlab.mistakes import Finding, finding
 
 close = partial(isclose, rel_tol=1e-3)  # learning rates, which Keras keeps as float32
@@ -19,6 +20,8 @@ LARGE_ADAPTIVE = 0.02
 ADAPTIVE = ("Adam", "AdamW", "Adamax", "Nadam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion")
 # Their learning rates cannot be compared with those of SGD or Adam.
 OTHER_SCALE = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")
+WITHOUT_UNIT = ("Adadelta", "Rprop")  # a factor of their rate is no factor of their steps
+TWICE = 1.75  # power of the number of ranks from which on a step is too large
 
 
 def rate(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -34,51 +37,30 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
                 f"{event['name']} gets lr={dropped:g} and drops it. Its learning rate in step 1 is "
                 f"{used[0]:g}.",
             )
-    wraps = run.rank0("wrap")
-    if not wraps or run.split():
+    if run.split():
         return
-    size, scaled = len(run.ranks), facts.rates
-    rates = run.rates()
-    now = f" It is {rates[0]:g} in step 1." if rates else ""
-    adds = next((event for event in wraps if event["reduces"] == "Sum"), None)
-    adds = None if scaled.loss_divided else adds
-    if scaled.power >= 1.75:
-        yield finding(
-            "rate-scaled-twice",
-            scaled.last,
-            f"The learning rate grows like the number of ranks to the power {scaled.power:g}: on {size} "
-            f"ranks it is {size**scaled.power:g} times the learning rate of a single process.{now}",
-        )
-    elif adds and scaled.power >= 0.5:
-        yield finding(
-            "rate-scaled-twice",
-            facts.wrapped_at(adds),
-            f"op=hvd.Sum adds the gradients of the {size} ranks here, and line {scaled.last} scales the "
-            f"learning rate too, so a step is {size ** (scaled.power + 1):.3g} times that of a single "
-            f"process.{now}",
-        )
-    adasum = any(event["reduces"] == "Adasum" for event in wraps)
-    # The source may create other optimizers, which this run does not use.
-    used = [e for e in run.rank0("optimizer") if e["optimizer"] in run.optimizers()[:1]]
-    power = next(
-        (scaled.powers[e["line"]] for e in used if e["line"] in scaled.powers), scaled.power
-    )
-    if scaled.power > 0 and facts.rates_of_all.power <= 0 and not adds and not adasum:
-        yield finding(
-            "rate-unscaled",
-            scaled.last,
-            "The learning rate is multiplied by hvd.local_size(), which counts the ranks of one machine only "
-            f"(read from the source).{now}",
-        )
-    unscaled = min(power, scaled.power) <= 0 and scaled.batch_power >= 0
-    if scaled.line and unscaled and not adds and not adasum:
-        what = "This replaces the learning rate of the optimizer by one that"
-        yield finding(
-            "rate-unscaled",
-            next((scaled.lines[e["line"]] for e in used if e["line"] in scaled.lines), scaled.line),
-            f"{what if scaled.replaced else 'The learning rate'} is not multiplied by {run.size_call}, "
-            f"although each of the {size} ranks reads a whole batch.{now}",
-        )
+    names = {event["optimizer"]: event["name"] for event in run.rank0("optimizer")}
+    for number in run.optimizers():
+        grown = growth(run, number)
+        if not grown or names.get(number) in WITHOUT_UNIT:
+            continue
+        size, (one, now) = len(run.ranks), grown.rate
+        rates = f"The learning rate is {one:g} with one rank, and {now:g} with {size} ranks"
+        added = grown.total > 1
+        if grown.factor >= size**TWICE:
+            adds = next((e["line"] for e in run.rank0("wrap") if e["reduces"] == "Sum"), None)
+            sums = f", and the gradients of the {size} ranks are added" if added else ""
+            yield finding(
+                "rate-scaled-twice",
+                (adds if added else None) or grown.line,
+                f"{rates}{sums}. So a step is {grown.factor:.3g} times that of a single process.",
+            )
+        elif grown.factor <= 1.01 and grown.batch > LESS:
+            yield finding(
+                "rate-unscaled",
+                grown.line,
+                f"{rates}, although each of the {size} ranks reads a whole batch.",
+            )
 
 
 def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -102,7 +84,7 @@ def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
         value = f"{rates[0]:g}" + (f" with momentum {momentum:g}" if momentum else "")
         yield finding(
             "no-warmup",
-            facts.rates.line or run.line("optimizer"),
+            run.rank0("step")[0]["rate_line"] or run.line("optimizer"),
             f"{name} starts with its full learning rate of {value}.{loss}",
         )
 
@@ -140,7 +122,7 @@ def norms(run: Run, facts: Facts) -> Iterator[Finding]:
     if score > DRIFT:
         yield finding(
             "batch-norm-drift",
-            facts.norm or run.line("wrap"),
+            run.line("norm") or run.line("wrap"),
             f"After step {step} the running means of batch norm layer {layer} differ by {score:.2f} "
             "standard deviations, because the ranks read different data. The ranks evaluate different "
             "networks.",
@@ -186,7 +168,7 @@ def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
 
 
 def calls(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield findings about calls without effect, and about a schedule that only some ranks follow."""
+    """Yield findings about calls without effect, and about a callback that only some ranks have."""
     if facts.uncalled:
         seen = (
             "Without parentheses this is the function itself, and not the number that it returns (read from "
@@ -200,16 +182,23 @@ def calls(run: Run, facts: Facts) -> Iterator[Finding]:
             "The argument of this call keeps the value of its rank, and the script uses it afterwards (read "
             "from the source).",
         )
-    if facts.own_schedule and not run.split():
-        line, test = facts.own_schedule
-        decides = f"The test of line {test} decides which ranks"
-        yield finding(
-            "own-stop" if facts.own_stopper else "replicas-diverged",
-            line,
-            f"{decides} stop by this callback, and the others will wait for them (read from the source)."
-            if facts.own_stopper
-            else f"{decides} change their learning rate here, so it will differ (read from the source).",
-        )
+    if run.split():
+        return
+    for name, by_rank in run.callbacks().items():
+        if len(by_rank) < len(run.ranks):
+            rank, line = next(iter(by_rank.items()))
+            stops = "EarlyStopping" in name
+            yield finding(
+                "own-stop" if stops else "replicas-diverged",
+                line,
+                f"Only rank {rank} has this {name}: "
+                + (
+                    "it stops, and the others wait for it."
+                    if stops
+                    else "its learning rate will differ."
+                ),
+            )
+            return
 
 
 RULES = rate, warmup, files, norms, downloads, callbacks, calls

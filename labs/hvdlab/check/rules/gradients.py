@@ -1,0 +1,107 @@
+"""Mistakes in the gradients that an optimizer uses: what the ranks have computed, and what became of it."""
+
+from collections.abc import Iterator
+
+from hvdlab.check import gradient_shares
+from hvdlab.check.replica_weights import divergence
+from hvdlab.check.run_events import Run
+from hvdlab.check.static import Facts
+from hvdlab.mistakes import Finding, finding
+from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
+
+
+def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield findings about optimizers that do not use the average of the ranks' gradients."""
+    if run.split():
+        return
+    for number in run.optimizers():
+        steps = gradient_shares.of_optimizer(run, number)
+        kinds = {share.kind for step in steps for share in step} - {"unknown"}
+        apart = divergence(run, number)
+        alone = kinds == {"own"} or not (kinds or gradient_shares.wrapped(run, number))
+        if kinds == {"none"} and run.rank0("wrap"):
+            name, line = _made(run, number)
+            seen = "so its steps do not change this model"
+            yield finding(
+                "optimizer-of-other-weights",
+                line,
+                f"No backward pass has given a gradient to the weights that {name} holds, {seen}.",
+            )
+        elif alone and not (
+            apart is None and run.exchanges()
+        ):  # else the script averages the weights
+            yield _alone(run, number, apart, facts)
+        elif "uneven" in kinds and not run.all("clip"):
+            changed = (s.changed for step in steps for s in step if s.kind == "uneven")
+            line = next(filter(None, changed), run.line("step"))
+            yield finding(
+                "clip-before-average",
+                line,
+                "The average of the gradients has unequal shares of the ranks, because this changes the "
+                "gradients of each rank before they are averaged.",
+            )
+
+
+def changing(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about gradients that are changed while Horovod averages them."""
+    for event in run.all("clip"):
+        yield finding(
+            "clip-before-average",
+            event["line"],
+            "This changes the gradients while Horovod's all-reduce of them runs, which `backward` has "
+            "started. So changed and unchanged gradients are averaged, or the average overwrites the change.",
+        )
+        return
+
+
+def _alone(run: Run, number: int | None, apart: int | None, facts: Facts) -> Finding:
+    """Return the finding of an optimizer that uses the gradient of its own rank only."""
+    name, line = _made(run, number)
+    after = f" After step {apart} the weights of the ranks differ." if apart else ""
+    wraps, own = run.rank0("wrap"), [e for e in run.rank0("step") if e["optimizer"] == number]
+    if run.api() == "ddp" and wraps:
+        forward = next((event["forward"] for event in own if event.get("forward")), None)
+        return finding(
+            "wrapper-not-called",
+            forward or run.line("step"),
+            f"{name} steps by the gradient of its rank only: no forward pass of the wrapper has prepared an "
+            f"average, because this line calls the model itself.{after}",
+        )
+    if foreign := next((event for event in wraps if event["own_module"]), None):
+        unused = "whose trainer never calls the wrapper"
+        if run.api() == "tape":
+            unused = "and averages nothing that a loop passes to apply_gradients"
+        old = f" Keras 3 does not accept {OLD_ARGUMENT} in line {facts.old_argument}: remove it."
+        return finding(
+            "gradients-not-averaged",
+            foreign["line"],
+            f"Horovod's own Keras module wrapped {name} here, {unused}.{after}"
+            f"{old if facts.old_argument else ''}",
+        )
+    if late := [event for event in wraps if event["optimizer"] == number]:
+        if any(event["wrapped"] for event in own):
+            return finding(
+                "step-before-average",
+                own[0]["line"],
+                f"This step uses the gradient of its rank only, although {name} is wrapped (line "
+                f"{late[0]['line']}): nothing has waited for the average before it.{after}",
+            )
+        seen = f"{name} was wrapped here, but the plain optimizer trains.{after}"
+        return finding("wrapped-too-late", late[0]["line"], seen)
+    seen = f"On each rank {name} steps by the gradient of that rank only.{after}"
+    if taped := next((event["taped_at"] for event in own if event.get("taped_at")), None):
+        line = taped
+        if wraps:
+            seen += " The gradients come from another tape than the distributed one."
+    return finding(
+        "model-not-wrapped" if run.api() == "ddp" else "optimizer-not-wrapped", line, seen
+    )
+
+
+def _made(run: Run, number: int | None) -> tuple[str, int | None]:
+    """Return the name of an optimizer and the line that created it."""
+    created = next((e for e in run.rank0("optimizer") if e["optimizer"] == number), None)
+    return (created["name"], created["line"]) if created else ("The optimizer", run.line("step"))
+
+
+RULES = averaging, changing

@@ -1,0 +1,81 @@
+"""How a step of training grows with the number of ranks, measured against a run with one rank.
+
+The size of a step is the learning rate times the scale of the gradient: 1 for the average over the ranks,
+their number for a sum. With N ranks a step reads N batches, so it should be about N times as large.
+"""
+
+from statistics import median
+from typing import NamedTuple
+
+from hvdlab.check import gradient_shares
+from hvdlab.check.run_events import Run
+
+STEPS = 4  # of both runs that are compared
+CONSTANT = 1.001  # largest growth of a rate that counts as constant
+LESS = 0.75  # of a batch or a loss that has become smaller
+
+
+class Growth(NamedTuple):
+    """How the steps of an optimizer grow with the number of ranks.
+
+    Attributes:
+        factor: size of a step with all ranks in that with one rank.
+        line: that has set the learning rate.
+        rate: learning rate in the first step, with one rank and with all.
+        total: scale of the gradient: 1 (average), or the number of ranks (sum).
+        batch: rows of a batch of one rank with all ranks, in that with one rank; 1.0 if unknown.
+    """
+
+    factor: float
+    line: int | None
+    rate: tuple[float, float]
+    total: float
+    batch: float
+
+
+def growth(run: Run, number: int | None) -> Growth | None:
+    """Return how the steps of an optimizer grow, or None if that is not known.
+
+    A warmup may depend on the number of ranks, or of steps in an epoch. So a rate that grows during the first
+    steps is compared only where that leaves no doubt.
+    """
+    if not run.single or not gradient_shares.averages(run, number):
+        return None
+    if any(event["reduces"] == "Adasum" for event in run.rank0("wrap")):
+        return None
+    one, all_ranks = run.single.rates(number)[:STEPS], run.rates(number)[:STEPS]
+    if not one or not all_ranks or not one[0]:
+        return None
+    size, ratio = len(run.ranks), all_ranks[0] / one[0]
+    grows = [max(rates) > rates[0] * CONSTANT for rates in (one, all_ranks)]
+    if grows == [True, True]:
+        last = min(len(one), len(all_ranks)) - 1
+        ratio = all_ranks[last] / one[last]
+        if ratio > CONSTANT:
+            return None  # also right: a warmup that is shorter with more ranks
+    elif grows[0] or (grows[1] and abs(ratio * size - 1) > 0.05):
+        return None
+    total = _total(run, number)
+    if total > 1 and _ratio(run, number, "loss") < LESS:
+        total = 1.0  # the loss was divided by the number of ranks
+    first = run.steps(number)[0][0]
+    rates = one[0], all_ranks[0]
+    return Growth(ratio * total, first["rate_line"], rates, total, _ratio(run, number, "rows"))
+
+
+def _total(run: Run, number: int | None) -> float:
+    """Return the scale of the gradient: the number of ranks if a step uses the sum, else 1."""
+    size, steps = len(run.ranks), gradient_shares.of_optimizer(run, number)
+    totals = [share.total for step in steps for share in step if share.kind == "mean"]
+    totals = totals or [share.total for step in steps for share in step]
+    return float(size) if totals and 0.9 * size < median(totals) < 1.1 * size else 1.0
+
+
+def _ratio(run: Run, number: int | None, name: str) -> float:
+    """Return the median of a field of the steps with all ranks, in that with one rank; 1.0 if unknown."""
+    values = []
+    for each in run.single, run:
+        steps = [e for e in each.rank0("step") if e["optimizer"] == number][:STEPS]
+        values.append([event[name] for event in steps if event.get(name)])
+    one, all_ranks = values
+    return median(all_ranks) / median(one) if one and all_ranks and median(one) else 1.0
