@@ -200,6 +200,10 @@ class Run:
             [event for event in self.of(rank, "step") if event["optimizer"] == number]
             for rank in self.ranks
         ]
+        if self.all("join"):  # a rank that has joined the others makes no steps
+            rounds = [{str(event["loops"]): event for event in of_rank} for of_rank in by_rank]
+            same = [place for place in rounds[0] if all(place in other for other in rounds)]
+            by_rank = [[of_rank[place] for place in same] for of_rank in rounds]
         return list(zip(*by_rank, strict=False))
 
     def step(self, rank: int, number: int | None, step: int) -> dict:

@@ -44,6 +44,7 @@ WATCHED = {
     "torch": torch.watch,
     "torch.distributed": torch_distributed.watch,
     "torch.nn.parallel.distributed": torch_distributed.watch_wrapper,
+    "torch.distributed.algorithms.join": torch_distributed.watch_join,
     "tensorflow.python.eager.polymorphic_function.concrete_function": tensorflow.graphs,
     "tensorflow.python.autograph.core.config": tensorflow.unchanged,
     "tensorflow.python.autograph.pyct.inspect_utils": tensorflow.sources,

@@ -37,17 +37,17 @@ def watch(keras: ModuleType, watch: Watch) -> None:
 
 
 def _norm_layers(keras: ModuleType, watch: Watch) -> None:
-    """Write down where the script creates its first layer of batch norm."""
-    initialize = keras.layers.BatchNormalization.__init__
+    """Write down where the script builds its first layer of batch norm."""
+    build = keras.layers.BatchNormalization.build
 
-    @functools.wraps(initialize)
-    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+    @functools.wraps(build)
+    def noting_build(self: Any, *arguments: Any, **options: Any) -> None:
         if not watch.norms:
             watch.norms = True
             watch.note("norm")
-        initialize(self, *arguments, **options)
+        build(self, *arguments, **options)
 
-    keras.layers.BatchNormalization.__init__ = __init__
+    keras.layers.BatchNormalization.build = noting_build
 
 
 def optimizers(keras: ModuleType, watch: Watch) -> None:

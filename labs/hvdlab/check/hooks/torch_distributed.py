@@ -44,7 +44,7 @@ def watch(dist: ModuleType, watch: Watch) -> None:
 def watch_wrapper(module: ModuleType, watch: Watch) -> None:
     """Wrap the methods of DistributedDataParallel."""
     cls = module.DistributedDataParallel
-    initialize, join, prepare = cls.__init__, cls.join, cls._pre_forward
+    initialize, prepare = cls.__init__, cls._pre_forward
 
     @functools.wraps(initialize)
     def __init__(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
@@ -68,12 +68,19 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         finally:
             watch.waits.pop()
 
-    @functools.wraps(join)
-    def noting_join(self: Any, *arguments: Any, **options: Any) -> Any:
-        watch.note("join")
-        return join(self, *arguments, **options)
+    cls.__init__, cls._pre_forward = __init__, noting_prepare
 
-    cls.__init__, cls.join, cls._pre_forward = __init__, noting_join, noting_prepare
+
+def watch_join(module: ModuleType, watch: Watch) -> None:
+    """Write down that ranks with fewer batches take part in the collectives of the others."""
+    initialize = module.Join.__init__
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        watch.note("join")
+        initialize(self, *arguments, **options)
+
+    module.Join.__init__ = __init__
 
 
 def _collective(function: Callable, name: str, dist: ModuleType, watch: Watch) -> Callable:
@@ -82,6 +89,8 @@ def _collective(function: Callable, name: str, dist: ModuleType, watch: Watch) -
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        if watch.in_library("torch."):  # the wrapper, or Join
+            return function(*arguments, **options)
         try:
             bound = signature.bind(*arguments, **options)
         except TypeError:

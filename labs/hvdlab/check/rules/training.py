@@ -116,12 +116,12 @@ def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
             continue
         for rank, other in itertools.permutations(run.ranks, 2):
             events = of_rank.get(rank, [])
-            more = Counter(e["op"] for e in events) - Counter(
-                e["op"] for e in of_rank.get(other, [])
+            calls, others = (
+                Counter((e["op"], e["line"]) for e in each)
+                for each in (events, of_rank.get(other, []))
             )
-            for op in more:
-                called = next(event["line"] for event in events if event["op"] == op)
-                tested = called if called in facts.guarded else None
+            for op, line in calls - others:
+                tested = line if line in facts.guarded else None
                 if not tested and other not in of_rank:
                     continue  # it has not come that far
                 under = (
@@ -129,7 +129,7 @@ def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
                 )
                 yield finding(
                     "collective-on-some-ranks",
-                    tested or called,
+                    line,
                     f"While TensorFlow traced {function}, rank {rank} called {op} more often than rank "
                     f"{other}.{under}{run.waiting()}",
                 )
