@@ -61,6 +61,7 @@ class Finding(NamedTuple):
         line: line of the script, from 1; None where the mistake has no line.
         seen: what was observed: whole sentences.
         fix: what to do about it: whole sentences.
+        file: the module that the line is of, relative to the script's folder. Default None: the script.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Finding(NamedTuple):
     line: int | None
     seen: str
     fix: str
+    file: str | None = None
 
 
 def finding(id: str, line: int | None, seen: str, api: str | None = None) -> Finding:
@@ -233,7 +235,9 @@ MISTAKES = (
         "unequal-steps",
         "The ranks make unequal numbers of steps",
         "Give every rank the same number of batches, for example with DistributedSampler(drop_last=True) "
-        "or with the smallest number of all ranks, or call hvd.join() on each rank after its last batch.",
+        "or with the smallest number of all ranks. Or call `last = hvd.join()` on each rank after its last "
+        "batch, and send the weights of rank `last`: hvd.broadcast_parameters(model.state_dict(), last), and "
+        "the optimizer's state with hvd.broadcast_optimizer_state(optimizer, last).",
         "Give every rank the same number of batches: dataset.take(n), or steps_per_epoch=n in fit, with "
         "the smallest number of all ranks.",
         fix_in_ddp="Give every rank the same number of batches, for example with DistributedSampler, or "

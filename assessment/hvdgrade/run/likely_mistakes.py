@@ -77,7 +77,13 @@ def _believed(found: object, lines: int) -> Finding | None:
     mistake, line, seen = (found.get(name) for name in ("id", "line", "seen"))
     known = CHECKED.get(mistake) if isinstance(mistake, str) else None
     in_script = line is None or type(line) is int and 1 <= line <= lines
-    if not known or not in_script or not isinstance(seen, str) or not seen.isprintable():
+    if (
+        not known
+        or found.get("file")
+        or not in_script
+        or not isinstance(seen, str)
+        or not seen.isprintable()
+    ):
         return None
     advices = [known.advice(api) for api in APIS]
     fix = found.get("fix") if found.get("fix") in advices else advices[0]

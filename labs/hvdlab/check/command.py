@@ -12,6 +12,7 @@ from hvdlab import HvdlabError, launch
 from hvdlab.arguments import file_to_write, positive
 from hvdlab.check import static
 from hvdlab.check.diagnosis import judge
+from hvdlab.check.replica_weights import divergence
 from hvdlab.check.report import Checked, as_dict, show
 from hvdlab.check.run_events import Run
 from hvdlab.check.watched_run import watched
@@ -160,6 +161,7 @@ def check(
     if not left_out:
         limit = timeout if seen.late else None
         error = _error(run, seen.output, seen.deadlock, limit, bool(findings))
+    error, left_out = (text and run.places.text(text) for text in (error, left_out))
     for event in run.rank0("init"):
         if event["size"] != ranks:
             raise CheckError(_wrong_size(facts, ranks, event["size"]))
@@ -191,10 +193,13 @@ def _wrong_size(facts: static.Facts, ranks: int, size: int) -> str:
 def _note(run: Run) -> str | None:
     """Return a sentence about something that is no mistake, but should be better, or None."""
     ended = all(run.of(rank, "end") for rank in run.ranks) and not run.errors()
-    if modules := {Path(event["path"]).name for event in run.all("module")}:
+    if unread := sorted({event["path"] for event in run.all("unread")}):
+        return f"{', '.join(unread)} is not in the script's folder, so mistakes in it have no line"
+    if run.joins_in_ddp() and divergence(run):
         return (
-            f"the script also runs {', '.join(sorted(modules))}. A mistake there is reported at the line of "
-            "the script that calls it, and mistakes that only the source shows are looked for in the script"
+            "a rank that has joined the others misses steps of its optimizer. DDP sends the weights to it, "
+            f"and not the optimizer's state, so the weights differ after step {divergence(run)}. Equal "
+            "numbers of batches avoid that"
         )
     if run.api() == "ddp" and ended and not run.all("destroy"):
         return (
@@ -232,7 +237,7 @@ def _error(
 def _left_out(run: Run) -> str | None:
     """Return in one sentence that a rank failed after the check had ended its training early, or None."""
     rank, error, line = run.crash() or (run.ranks[0], None, None)
-    cut = ", ".join(map(str, run.cut_at_end(rank)))
+    cut = " and line ".join(map(str, run.cut_at_end(rank)))
     if not error or not cut:
         return None
     return (

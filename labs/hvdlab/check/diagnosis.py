@@ -43,7 +43,14 @@ def judge(run: Run, facts: Facts) -> list[Finding]:
     explained = {id for one in found for id in CATALOGUE[one.id].explains}
     found = [one._replace(fix=CATALOGUE[one.id].advice(run.api())) for one in found]
     kept = {one.id: one for one in reversed(found) if one.id not in explained}
-    return sorted(kept.values(), key=lambda one: one.line or 0)
+    return [_placed(one, run) for one in sorted(kept.values(), key=lambda one: one.line or 0)]
+
+
+def _placed(found: Finding, run: Run) -> Finding:
+    """Return a finding whose lines are those of their files."""
+    places, line = run.places, found.line
+    place = {"line": places.number(line), "file": places.file(line)}
+    return found._replace(seen=places.text(found.seen), **place)
 
 
 def _failed_before_init(run: Run, facts: Facts) -> bool:

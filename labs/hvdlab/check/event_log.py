@@ -1,7 +1,7 @@
 """The events of one rank, as JSON lines, and the loops of its script, which end after a few steps.
 
 Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimizer steps so far) and
-`line` (of the script, where the call came from), and more fields by kind:
+`line` (of the script or of a module of it, where the call came from; see `places`), and more fields by kind:
 
     start, end                         of the script; `end` with the error, if there was one
     init, wrap, join                   calls of Horovod or torch.distributed
@@ -37,7 +37,8 @@ Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimi
     load                               of weights into a model, or of a state into an optimizer; has
                                        DistributedDataParallel wrapped the model?
     save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
-    module                             of the script's own folder, that it imports: its path
+    unread                             file that the script imports from elsewhere
+    module                             of the script's own folder, that it imports: its path and its block
     spawn                              of processes by the script itself, which then ends
     cuda tensor                        passed to a Horovod without CUDA; its device
 
@@ -75,6 +76,7 @@ class Watch:
 
     def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
         self.script, self.rank, self.size, self.limit = script, rank, size, limit
+        self.blocks = {script: 0}  # path of the script, or of a module of it -> see `places`
         self.steps = 0  # of all optimizers
         self.last = int(
             os.environ.get("HVDLAB_CHECK_END", 0)
@@ -195,6 +197,8 @@ class Watch:
         Args:
             error: in one line. Default None: there was none.
         """
+        for path in foreign_files(self.script):
+            self.note("unread", 0, path=path)
         self.note("end", line, error=error, made=made)
 
     def line(self) -> int | None:
@@ -203,15 +207,16 @@ class Watch:
 
     def stack(self) -> list[int]:
         """Return the lines of the script that are running, the outermost function first."""
-        made = made_at(self.script)
+        made = made_at(self)
         return [made] if made else [*self._lines()][::-1]
 
     def _lines(self) -> Iterator[int]:
         """Yield the lines of the script that are running, the innermost function first."""
         frame = sys._getframe(1)
         while frame:
-            if frame.f_code.co_filename == self.script:
-                yield frame.f_lineno
+            block = self.blocks.get(frame.f_code.co_filename)
+            if block is not None:
+                yield block + frame.f_lineno
             elif line := self.translated.get((frame.f_code.co_filename, frame.f_lineno)):
                 yield line
             frame = frame.f_back
@@ -219,7 +224,7 @@ class Watch:
     def importing(self) -> bool:
         """Return whether the script is in an import."""
         frame = sys._getframe(1)
-        while frame and frame.f_code.co_filename != self.script:
+        while frame and frame.f_code.co_filename not in self.blocks:
             if frame.f_code.co_filename.startswith("<frozen importlib"):
                 return True
             frame = frame.f_back
@@ -228,7 +233,7 @@ class Watch:
     def in_library(self, name: str) -> bool:
         """Return whether a module whose name begins so runs now, called by the script."""
         frame = sys._getframe(1)
-        while frame and frame.f_code.co_filename != self.script:
+        while frame and frame.f_code.co_filename not in self.blocks:
             if frame.f_globals.get("__name__", "").startswith(name):
                 return True
             frame = frame.f_back
@@ -242,7 +247,7 @@ class Watch:
             return
         ours = path.startswith((str(self._folder), "/dev/", "/proc/"))
         if not ours:
-            self.note("save", made_at(self.script) or self.line(), path=os.path.realpath(path))
+            self.note("save", made_at(self) or self.line(), path=os.path.realpath(path))
 
     @contextmanager
     def inside(self, operation: str, name: str | None = None) -> Iterator[None]:
@@ -301,7 +306,7 @@ class Watch:
 
     # --- methods that the instrumented script calls: see `instrument` ---------------------------
 
-    def each(self, line: int | None, iterable: Iterable) -> Pass:
+    def each(self, line: int, iterable: Iterable) -> Pass:
         """Return the items of a loop, which ends early when it trains.
 
         A loop whose rounds train ends after `limit` of them. A loop around such a loop ends after EPOCHS
@@ -310,7 +315,7 @@ class Watch:
         """
         return Pass(self, line, iterable)
 
-    def rounds(self, line: int | None) -> Loop:
+    def rounds(self, line: int) -> Loop:
         """Return the context of a while loop, whose test calls its `again`: see `each`."""
         return Loop(self, line)
 
@@ -361,14 +366,21 @@ class Watch:
         return value
 
 
-def made_at(script: str) -> int | None:
-    """Return the line that created the object whose method is running, such as a callback inside `fit`.
+def foreign_files(script: str) -> list[str]:
+    """Return the imported files that are neither installed nor in the script's folder nor ours."""
+    known = (
+        *{sys.prefix, sys.base_prefix, str(Path(script).parent)},
+        str(Path(__file__).parents[2]),
+    )
+    files = {getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]}
+    own = (path for path in files if path.endswith(".py") and "-packages" not in path)
+    return [path for path in own if os.path.isabs(path) and not path.startswith(known)]
 
-    Args:
-        script: absolute path of the script.
-    """
+
+def made_at(watch: Watch) -> int | None:
+    """Return the line that created the object whose method is running, such as a callback inside `fit`."""
     frame = sys._getframe(1)
-    while frame and frame.f_code.co_filename != script:
+    while frame and frame.f_code.co_filename not in watch.blocks:
         line = getattr(frame.f_locals.get("self"), "_hvdlab_line", None)
         if line:
             return line

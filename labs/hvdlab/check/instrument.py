@@ -27,31 +27,22 @@ WATCH = "__hvdlab__"
 WRAPPERS = {"enumerate", "tqdm"}  # around the iterable that has the length
 
 
-def instrument(source: str | bytes, path: str) -> ast.Module:
-    """Return the syntax tree of a script with the calls of the watch.
+def instrument(source: str | bytes, path: str, block: int = 0) -> ast.Module:
+    """Return the syntax tree of a script, or of a module of it, with the calls of the watch.
+
+    Args:
+        block: what is added to its lines, see `places`. Default 0: those of the script.
 
     Raises:
         SyntaxError: the source is not valid Python.
     """
     tree = ast.parse(source, path)
     script = Script(tree)
-    instrumented = _Instrument(dict(operands(tree)), shards(script), of_mpi4py(script))
+    instrumented = _Instrument(dict(operands(tree)), shards(script), of_mpi4py(script), block)
     return ast.fix_missing_locations(instrumented.visit(tree))
 
 
-def with_loops(source: str | bytes, path: str) -> ast.Module:
-    """Return the syntax tree of a module that the script imports, with only the loops in calls of the watch.
-
-    The loops have no line, because the lines of events are those of the script.
-
-    Raises:
-        SyntaxError: the source is not valid Python.
-    """
-    instrumented = _Instrument({}, set(), set(), lines=False)
-    return ast.fix_missing_locations(instrumented.visit(ast.parse(source, path)))
-
-
-def with_decisions(source: bytes) -> list[str]:
+def with_decisions(source: bytes, block: int = 0) -> list[str]:
     """Return the lines of a script, with only the decisions in calls of the watch.
 
     For AutoGraph, which translates the source of a function, and turns its loops into those of a graph.
@@ -59,7 +50,9 @@ def with_decisions(source: bytes) -> list[str]:
     lines = source.splitlines(keepends=True)
     found = operands(ast.parse(source))
     for node, line in sorted(found, key=lambda of: (of[0].lineno, of[0].col_offset), reverse=True):
-        call = ast.unparse(_call("decide", ast.Constant(line), ast.Constant(ast.unparse(node))))
+        call = ast.unparse(
+            _call("decide", ast.Constant(block + line), ast.Constant(ast.unparse(node)))
+        )
         last, first = node.end_lineno - 1, node.lineno - 1
         lines[last] = lines[last][: node.end_col_offset] + b")" + lines[last][node.end_col_offset :]
         before = lines[first][: node.col_offset]
@@ -73,7 +66,7 @@ class _Instrument(ast.NodeTransformer):
     Args:
         decisions: operand -> line of the decision.
         collectives: the calls of mpi4py, which has no Python functions that could be wrapped.
-        lines: whether the loops have the lines of this source. Default True.
+        block: what is added to lines.
     """
 
     def __init__(
@@ -81,12 +74,12 @@ class _Instrument(ast.NodeTransformer):
         decisions: dict[ast.expr, int],
         shards: set[ast.Subscript],
         collectives: set[ast.Call],
-        lines: bool = True,
+        block: int,
     ) -> None:
-        self.lines = lines
+        self.block = block
         self.shards, self.collectives = shards, collectives
         self.decisions = {  # with the text before any call of the watch is inserted
-            node: (ast.Constant(line), ast.Constant(ast.unparse(node)))
+            node: (ast.Constant(block + line), ast.Constant(ast.unparse(node)))
             for node, line in decisions.items()
         }
 
@@ -94,26 +87,27 @@ class _Instrument(ast.NodeTransformer):
         """Return the node, or the node that replaces it."""
         new = self.generic_visit(node)
         if node in self.shards:
-            new = _noted(node)
+            new = _noted(node, self._line(node))
         if node in self.collectives:
             name = ast.Constant(node.func.attr)
-            call = _call("collective", ast.Constant(node.lineno), name, node.func)
+            call = _call("collective", self._line(node), name, node.func)
             node.func = ast.copy_location(call, node.func)
         if node in self.decisions:
             new = _call("decide", *self.decisions[node], node)
         elif isinstance(node, ast.For) and not yields(node):
-            node.iter = _each(node.iter, node.lineno if self.lines else None)
+            node.iter = _each(node.iter, self._line(node))
         elif isinstance(node, ast.While) and not yields(node):
-            line = ast.Constant(node.lineno if self.lines else None)
-            name, rounds = f"__loop{node.lineno}__", _call("rounds", line)
+            name, rounds = f"__loop{node.lineno}__", _call("rounds", self._line(node))
             node.test = _call("again", node.test, owner=name)
             new = ast.With([ast.withitem(rounds, ast.Name(name, ast.Store()))], [node])
         return ast.copy_location(new, node)
 
+    def _line(self, node: ast.AST) -> ast.Constant:
+        return ast.Constant(self.block + node.lineno)
 
-def _noted(part: ast.Subscript) -> ast.expr:
+
+def _noted(part: ast.Subscript, line: ast.Constant) -> ast.expr:
     """Return the expression of a part, in a form that writes down what it is a part of."""
-    line = ast.Constant(part.lineno)
     if isinstance(part.slice, ast.Slice):
         bounds = (part.slice.lower, part.slice.upper, part.slice.step)
         return _call("part", line, part.value, *(each or ast.Constant(None) for each in bounds))
@@ -133,12 +127,12 @@ def shards(script: Script) -> set[ast.Subscript]:
     return found
 
 
-def _each(iterable: ast.expr, line: int | None) -> ast.expr:
+def _each(iterable: ast.expr, line: ast.Constant) -> ast.expr:
     """Return the iterable of a loop inside a call of `each`, which is put inside WRAPPERS."""
     if isinstance(iterable, ast.Call) and iterable.args and last_name(iterable) in WRAPPERS:
         iterable.args[0] = _each(iterable.args[0], line)
         return iterable
-    return ast.copy_location(_call("each", ast.Constant(line), iterable), iterable)
+    return ast.copy_location(_call("each", line, iterable), iterable)
 
 
 def _call(name: str, *arguments: ast.expr, owner: str = WATCH) -> ast.Call:

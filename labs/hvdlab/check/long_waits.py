@@ -33,13 +33,13 @@ class Watch(Protocol):
     """What this module uses of `hvdlab.check.event_log.Watch`.
 
     Attributes:
-        script: absolute path of the script.
+        blocks: path of the script, or of a module of it -> see `places`.
         steps: of all optimizers so far.
         waits: the calls that hooks know, the innermost last.
         loops: [line, iteration] of the loops that are running.
     """
 
-    script: str
+    blocks: dict[str, int]
     steps: int
     waits: list[Wait]
     loops: list[list[int]]
@@ -69,11 +69,16 @@ def note_long_waits(watch: Watch, folder: Path) -> None:
 def _in_horovod(watch: Watch, before: Wait | None) -> Wait | None:
     """Return where the script is in a function of Horovod that no hook has seen, or None."""
     frame, function = sys._current_frames().get(threading.main_thread().ident), None
-    while frame and frame.f_code.co_filename != watch.script:
+    while frame and frame.f_code.co_filename not in watch.blocks:
         if frame.f_globals.get("__name__", "").startswith("horovod."):
             function = frame.f_code.co_name
         frame = frame.f_back
     if not frame or not function:
         return None
-    now = Wait(function, frame.f_lineno, time.monotonic(), steps=watch.steps)
+    now = Wait(
+        function,
+        watch.blocks[frame.f_code.co_filename] + frame.f_lineno,
+        time.monotonic(),
+        steps=watch.steps,
+    )
     return before if before and before._replace(start=now.start) == now else now

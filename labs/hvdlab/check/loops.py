@@ -39,12 +39,12 @@ class Loop:
     """A loop of the script that is running, and when it ends: see `Watch.each`.
 
     Args:
-        line: of the script; None for a loop in a module that the script imports: the line that is running.
+        line: of the script or of a module of it.
         iterable: what it loops over, for its length. Default None.
     """
 
-    def __init__(self, watch: Watch, line: int | None, iterable: Any = None) -> None:
-        self.watch, self.line, self.iterable = watch, line or watch.line() or 0, iterable
+    def __init__(self, watch: Watch, line: int, iterable: Any = None) -> None:
+        self.watch, self.line, self.iterable = watch, line, iterable
         self.item = None
         self.iteration, self.trained = 0, 0  # rounds that have started, and rounds that trained
         self.progress, self.passes = watch.progress, watch.passes  # when the last round ended
@@ -85,7 +85,9 @@ class Loop:
             self.watch.passes += 1
             # The line of `break` or `return` is running.
             leaves = self.watch.line() if self.left == "early" else None
-            facts = {"iterations": self.iteration, "left": self.left, "leaves": leaves}
+            # A round that `break` ends before its step trains nothing.
+            idle = self.left == "early" and self.watch.progress == self.progress
+            facts = {"iterations": self.iteration - idle, "left": self.left, "leaves": leaves}
             self.watch.note("pass", self.line, **facts)
         self.watch.running = [loop for loop in self.watch.running if loop is not self]
 
@@ -93,7 +95,7 @@ class Loop:
 class Pass:
     """The iterable of a `for` loop, which ends early: see `Watch.each`."""
 
-    def __init__(self, watch: Watch, line: int | None, iterable: Iterable) -> None:
+    def __init__(self, watch: Watch, line: int, iterable: Iterable) -> None:
         self.watch, self.line, self.iterable = watch, line, iterable
 
     def __len__(self) -> int:
@@ -118,9 +120,7 @@ class Pass:
         batches = counted(self.iterable)
         self.watch.loader = loader
         if batches:
-            self.watch.note(
-                "loop", self.line or self.watch.line(), length=batches, made=None, nested=False
-            )
+            self.watch.note("loop", self.line, length=batches, made=None, nested=False)
 
 
 def counted(data: Any) -> int | None:

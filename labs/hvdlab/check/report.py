@@ -92,5 +92,6 @@ def show(checked: Checked, script: Path, ranks: int, console: "Console | None" =
             f"  [{finding.id}]\n{finding.seen}\n",
             (finding.fix, "green"),
         )
-        table.add_row(f"{script.name}:{finding.line}" if finding.line else script.name, text)
+        name = finding.file or script.name
+        table.add_row(f"{name}:{finding.line}" if finding.line else name, text)
     console.print(table)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from hvdlab.check.places import Places
+
 SENDS = re.compile(r"barrier|broadcast")  # collectives that combine no values
 EQUAL = (
     1e-7  # relative difference of two numbers that count as equal; replicas agree to the last digit
@@ -87,6 +89,11 @@ class Run:
         sent = {e["steps"] for e in self.all("collective") if e["steps"] and "broadcast" in e["op"]}
         return len(sent) > 1
 
+    @cached_property
+    def places(self) -> Places:
+        """Where the lines of the events are."""
+        return Places({event["block"]: event["path"] for event in self.all("module")})
+
     @property
     def size_call(self) -> str:
         """How the script asks for the number of ranks."""
@@ -144,6 +151,10 @@ class Run:
             next((e["planned"] for e in run.rank0("step")), None) for run in (self.single, self)
         ]
         return None not in plans and plans[1] < 0.75 * plans[0]
+
+    def joins_in_ddp(self) -> bool:
+        """Return whether ranks join others: DDP sends the weights then, and not the optimizer's state."""
+        return self.api() == "ddp" and bool(self.all("join"))
 
     # --- ends -----------------------------------------------------------------------------------
 

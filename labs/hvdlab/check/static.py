@@ -2,9 +2,11 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdlab.check import places
 from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
 from hvdlab.script_analysis.collectives import BROADCASTS
 from hvdlab.script_analysis.functions import FUNCTIONS
@@ -12,7 +14,7 @@ from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders, uses
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.origins import GLOBAL_RANK, GLOBAL_SIZE, LOCAL_RANK, Origin
 from hvdlab.script_analysis.rank_guards import Guards
-from hvdlab.script_analysis.script import HOROVOD, Script
+from hvdlab.script_analysis.script import HOROVOD, Script, Unreadable
 
 # Texts in lower case. A statement with one of DEVICES concerns a device; with one of PINS it chooses it.
 DEVICES = ("cuda", "device", "gpu", ".to(")
@@ -30,7 +32,7 @@ SHARDING = (
     "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.pipelining",
     "torch.distributed.device_mesh", "torch.distributed._composable",
 )  # fmt: skip
-SHARED_NORMS = (b"running_mean", b"moving_mean", b".buffers()", b"SyncBatchNorm", b"SyncBN")
+SHARED_NORMS = (b"running_", b"moving_mean", b"buffers()", b"SyncBatchNorm", b"SyncBN")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
 PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDS = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
@@ -98,12 +100,62 @@ class Facts(NamedTuple):
 
 
 def read(path: Path) -> Facts:
-    """Return the facts of a script.
+    """Return the facts of a script and of the modules in its folder that it imports.
 
     Raises:
-        Unreadable: Python cannot parse it.
+        Unreadable: Python cannot parse the script.
         OSError: the file cannot be read.
     """
+    facts = _of_file(path)
+    for module in own_modules(path):
+        try:
+            of_module = _of_file(module)
+        except (Unreadable, OSError):
+            continue  # the run shows whether it needs the module
+        block = places.block(str(module.relative_to(path.parent)))
+        moved = (_moved(fact, block) for fact in of_module)
+        facts = Facts(*map(_merged, facts, moved))
+    return facts._replace(process_group=None) if facts.horovod else facts
+
+
+def own_modules(path: Path) -> list[Path]:
+    """Return the modules in the folder of a script that it imports, directly or not."""
+    found, todo = {path: None}, [path]
+    while todo:
+        with suppress(Unreadable, OSError):
+            for name in Script(todo.pop().read_bytes()).imports:
+                parts = name.split(".")
+                for depth in range(1, len(parts) + 1):
+                    at = path.parent.joinpath(*parts[:depth])
+                    for file in (at.with_suffix(".py"), at / "__init__.py"):
+                        if file.is_file() and file not in found:
+                            found[file] = None
+                            todo.append(file)
+    return [*found][1:]
+
+
+def _moved(value: object, block: int) -> object:
+    """Return a fact of a module with the lines that `places` gives them."""
+    if isinstance(value, bool) or not isinstance(value, int | list | tuple | set | dict):
+        return value
+    if isinstance(value, dict):
+        return {_moved(k, block): _moved(v, block) for k, v in value.items()}
+    return (
+        value + block
+        if isinstance(value, int)
+        else type(value)(_moved(each, block) for each in value)
+    )
+
+
+def _merged(one: object, other: object) -> object:
+    """Return a fact of two files: that of the first that has it, or all of both."""
+    if isinstance(one, list):
+        return one + other
+    return one | other if isinstance(one, set | dict) else one or other
+
+
+def _of_file(path: Path) -> Facts:
+    """Return the facts of one file."""
     source = path.read_bytes()
     script = Script(source)
     guards = Guards(script)

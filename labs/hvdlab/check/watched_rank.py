@@ -27,7 +27,7 @@ import traceback
 import types
 from collections.abc import Callable, Sequence
 
-from hvdlab.check import instrument
+from hvdlab.check import instrument, places
 from hvdlab.check.event_log import Watch
 from hvdlab.check.hooks import (
     horovod,
@@ -109,11 +109,12 @@ class AfterImport(importlib.abc.MetaPathFinder):
 class Script(importlib.machinery.SourceFileLoader):
     """Loads the script with its loops and decisions to stop instrumented."""
 
-    instrumented = staticmethod(instrument.instrument)
+    block = 0
 
     def source_to_code(self, data: bytes, path: str, *, _optimize: int = -1) -> types.CodeType:
         """Return the code of the instrumented script."""
-        return compile(self.instrumented(data, path), path, "exec", dont_inherit=True)
+        tree = instrument.instrument(data, path, self.block)
+        return compile(tree, path, "exec", dont_inherit=True)
 
     def get_code(self, fullname: str) -> types.CodeType:
         """Return the code of the instrumented script, without a cache."""
@@ -121,18 +122,18 @@ class Script(importlib.machinery.SourceFileLoader):
 
 
 class OwnModule(Script):
-    """Loads a module of the script's folder with its loops instrumented."""
-
-    instrumented = staticmethod(instrument.with_loops)
+    """Loads a module of the script's folder as it loads the script."""
 
     def __init__(self, name: str, path: str, watch: Watch) -> None:
         super().__init__(name, path)
         self.watch = watch
+        self.relative = os.path.relpath(path, Path(watch.script).parent)
+        self.block = watch.blocks[path] = places.block(self.relative)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module, and write down that it was imported."""
         setattr(module, instrument.WATCH, self.watch)
-        self.watch.note("module", path=self.path)
+        self.watch.note("module", path=self.relative, block=self.block)
         super().exec_module(module)
 
 
@@ -177,17 +178,17 @@ def main() -> None:
     try:
         Script("__main__", script).exec_module(module)
     except BaseException as error:
-        watch.end(_one_line(error), *_lines(error, script))
+        watch.end(_one_line(error), *_lines(error, watch))
         raise
     watch.end()
 
 
-def _lines(error: BaseException, script: str) -> tuple[int | None, int | None]:
+def _lines(error: BaseException, watch: Watch) -> tuple[int | None, int | None]:
     """Return the line of the script that raised an error, and the line that created the failing object."""
     made = None
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        if frame.f_code.co_filename == script:
-            return line, made
+        if (block := watch.blocks.get(frame.f_code.co_filename)) is not None:
+            return block + line, made
         made = made or getattr(frame.f_locals.get("self"), "_hvdlab_line", None)
     return None, None
 

@@ -70,15 +70,16 @@ def sources(module: ModuleType, watch: Watch) -> None:
     read = module.getimmediatesource
 
     @functools.cache
-    def script() -> list[str]:
-        return with_decisions(Path(watch.script).read_bytes())
+    def lines(path: str) -> list[str]:
+        return with_decisions(Path(path).read_bytes(), watch.blocks[path])
 
     @functools.wraps(read)
     def instrumented(function: Any) -> str:
-        if inspect.getsourcefile(function) != watch.script:
+        path = inspect.getsourcefile(function)
+        if path not in watch.blocks:
             return read(function)
         _, start = inspect.findsource(function)
-        return "".join(inspect.getblock(script()[start:]))
+        return "".join(inspect.getblock(lines(path)[start:]))
 
     module.getimmediatesource = instrumented
 
@@ -103,8 +104,8 @@ def translations(module: ModuleType, watch: Watch) -> None:
     def noting_transform(self: Any, function: Any, context: Any) -> tuple:
         translated, made, lines = transform(self, function, context)
         for new, origin in lines.items():
-            if origin.loc.filename == watch.script:
-                watch.translated[new.filename, new.lineno] = origin.loc.lineno
+            if (block := watch.blocks.get(origin.loc.filename)) is not None:
+                watch.translated[new.filename, new.lineno] = block + origin.loc.lineno
         return translated, made, lines
 
     module.PyToPy.transform_function = noting_transform

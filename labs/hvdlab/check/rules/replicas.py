@@ -13,7 +13,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield findings about weights that differ between the ranks."""
     for number in run.optimizers():
         step = divergence(run, number)
-        if step is None:
+        if step is None or run.joins_in_ddp():
             continue
         ranks, difference = pair(run, number, step)
         early = [event for event in run.weights_broadcast() if not event["steps"]]
