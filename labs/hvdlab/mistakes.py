@@ -179,6 +179,21 @@ MISTAKES = (
         refuted_by=_ids("equivalence"),
     ),
     Mistake(
+        "unfinished-accumulation",
+        "Gradients are accumulated over more batches than the optimizer was told",
+        "Step after the last batch of an epoch, too, if it does not complete the number of batches: `if "
+        "(batch + 1) % backward_passes_per_step == 0 or batch + 1 == len(loader): optimizer.step()`. Or "
+        "leave out the batches that remain.",
+    ),
+    Mistake(
+        "mismatched-tensors",
+        "The ranks pass different tensors to one collective",
+        "Pass tensors of the same shape and type under a name on every rank.",
+        "Give fit the same metrics, callbacks and validation data on every rank: each rank averages what it "
+        "has measured.",
+        explains=_ids("collective-on-some-ranks"),
+    ),
+    Mistake(
         "legacy-callback",
         "A callback of Horovod's own Keras module fails under legacy Keras",
         "Write `hvd.callbacks.K = tf.keras.backend` below the imports, because Horovod passes the backend of "

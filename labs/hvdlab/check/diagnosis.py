@@ -1,24 +1,16 @@
 """From the events of a run and the source of its script to the mistakes: see `judge`."""
 
-from hvdlab.check.rules import (
-    data,
-    devices,
-    gradients,
-    process_groups,
-    replicas,
-    settings,
-    training,
-)
+from hvdlab.check.rules import data, devices, errors, gradients, replicas, settings, training
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import CATALOGUE, Finding, finding
 
 RULES = (
+    *errors.RULES,
     *gradients.RULES,
     *training.RULES,
     *replicas.RULES,
     *data.RULES,
-    *process_groups.RULES,
     *settings.RULES,
     *devices.RULES,
 )

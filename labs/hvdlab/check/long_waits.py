@@ -73,7 +73,7 @@ def _in_horovod(watch: Watch, before: Wait | None) -> Wait | None:
         if frame.f_globals.get("__name__", "").startswith("horovod."):
             function = frame.f_code.co_name
         frame = frame.f_back
-    if not frame or not function:
+    if not frame or function in (None, "<module>"):  # the import of Horovod may take long
         return None
     now = Wait(
         function,

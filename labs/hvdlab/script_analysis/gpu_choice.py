@@ -19,7 +19,7 @@ LOCAL = Origin(
 COUNTS = {"device_count"}
 LISTS = {"list_physical_devices", "list_logical_devices", "visible_gpus"}
 CUDA = re.compile(r"cuda(:\d+)?")
-GPUS = (".cuda(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
+GPUS = (".cuda(", "cuda.set_device(", "cuda:", '"cuda"', "'cuda'", '"GPU"', "'GPU'")
 LIST_NAME = re.compile(r"(\A|_)gpus\Z")
 
 

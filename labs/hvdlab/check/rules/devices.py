@@ -1,14 +1,10 @@
 """Mistakes on GPUs: which GPU a rank uses, and which tensors Horovod gets."""
 
-import re
 from collections.abc import Iterator
 
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
-
-# Horovod 0.28.1, horovod/torch/mpi_ops.py: `_check_function`
-NOT_ACCEPTED = re.compile(r"Tensor is required to be contiguous|Tensor type \S+ is not supported")
 
 
 def device(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -64,12 +60,4 @@ def cuda_tensors(run: Run, facts: Facts) -> Iterator[Finding]:
         return
 
 
-def layouts(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about Horovod's error that it does not accept a tensor."""
-    crash = run.crash()
-    if crash and (error := NOT_ACCEPTED.search(crash[1])):
-        seen = f'Rank {crash[0]} ended with Horovod\'s error "{error[0]}".'
-        yield finding("tensor-not-accepted", crash[2], seen)
-
-
-RULES = device, cuda_tensors, layouts
+RULES = device, cuda_tensors

@@ -142,4 +142,18 @@ def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
     )
 
 
-RULES = (replicas,)
+def loading(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about weights that only some ranks load after the wrapper has sent them."""
+    loads = {rank: [e for e in run.of(rank, "load") if e["wrapped"]] for rank in run.ranks}
+    loading_ranks = [rank for rank, events in loads.items() if events]
+    if loading_ranks and len(loading_ranks) < len(run.ranks) and divergence(run):
+        ranks = " and ".join(map(str, loading_ranks))
+        yield finding(
+            "loaded-on-some-ranks",
+            loads[loading_ranks[0]][0]["line"],
+            f"Only rank {ranks} loads weights here, after DistributedDataParallel has sent those of rank 0, "
+            f"and after step {divergence(run)} the weights of the ranks differ.",
+        )
+
+
+RULES = replicas, loading

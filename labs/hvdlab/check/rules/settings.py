@@ -12,8 +12,6 @@ from hvdlab.mistakes import Finding, finding
 
 close = partial(isclose, rel_tol=1e-3)  # learning rates, which Keras keeps as float32
 FEW_STEPS = 3  # the learning rates of fewer steps show no warmup
-# Errors of Horovod's own callbacks under legacy Keras: see `hvdlab.script_analysis.legacy_keras`.
-LEGACY_ERRORS = ("module 'keras.backend' has no", "'float' object has no attribute 'dtype'")
 DRIFT = 0.3  # standard deviations between the running means of two ranks
 LARGE_SGD = 3.0  # learning rate / (1 - momentum)
 LARGE_ADAPTIVE = 0.02
@@ -158,15 +156,6 @@ def _above_init(line: int | None, facts: Facts) -> str:
     return ""
 
 
-def callbacks(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about a callback of Horovod's own Keras module that fails under legacy Keras."""
-    for event in run.all("end"):
-        if event["made"] and any(text in (event["error"] or "") for text in LEGACY_ERRORS):
-            seen = f'This callback ended with "{event["error"]}".'
-            yield finding("legacy-callback", event["made"], seen)
-            return
-
-
 def calls(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield findings about calls without effect, and about a callback that only some ranks have."""
     if facts.uncalled:
@@ -201,4 +190,4 @@ def calls(run: Run, facts: Facts) -> Iterator[Finding]:
             return
 
 
-RULES = rate, warmup, files, norms, downloads, callbacks, calls
+RULES = rate, warmup, files, norms, downloads, calls
