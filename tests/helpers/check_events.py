@@ -1,6 +1,8 @@
-"""Events that `hvdlab check` records in a correct run, and functions that introduce mistakes."""
+"""What `hvdlab check` records in a correct run, as dicts, and functions that introduce mistakes."""
 
-from hvdlab.check.diagnosis import judge
+from hvdlab.check import diagnosis
+from hvdlab.check.run_events import Run
+from hvdlab.trace import records
 
 
 def run(steps=5, ranks=2, **changes):
@@ -8,7 +10,7 @@ def run(steps=5, ranks=2, **changes):
     events = {}
     for rank in range(ranks):
         kinds = [
-            {"kind": "start", "line": 0},
+            {"kind": "start", "line": 0, "rank": rank, "size": ranks},
             {"kind": "init", "line": 2, "size": ranks},
             {"kind": "optimizer", "line": 3, "optimizer": 0, "name": "SGD", "api": "torch"},
             {
@@ -16,7 +18,6 @@ def run(steps=5, ranks=2, **changes):
                 "line": 4,
                 "what": "hvd.DistributedOptimizer",
                 "optimizer": 0,
-                "averages": True,
                 "own_module": False,
                 "reduces": "Average",
             },
@@ -26,7 +27,7 @@ def run(steps=5, ranks=2, **changes):
             facts = {
                 "kind": "step", "line": 7, "optimizer": 0, "wrapped": True, "rate": 0.2,
                 "momentum": 0.0, "weights": [1.0 + step, 2.0], "loss": 1.0,
-                "batch": f"{rank}-{step}", "loops": [[6, step + 1]], "statistics": None, "stack": [7],
+                "batch": f"{rank}-{step}", "rate_line": 3, "loops": [[6, step + 1]], "stack": [7],
             }  # fmt: skip
             facts |= {name: change(rank, step) for name, change in changes.items()}
             kinds.append(facts)
@@ -37,8 +38,18 @@ def run(steps=5, ranks=2, **changes):
     return events
 
 
-def named(events, facts):
-    return [(one.id, one.line) for one in judge(events, facts)]
+def as_run(events, single=None):
+    """Return the run with these events."""
+    of_ranks = {rank: [*map(records.from_fields, of)] for rank, of in events.items()}
+    return Run(of_ranks, single and as_run(single))
+
+
+def judge(events, facts, single=None):
+    return diagnosis.judge(as_run(events, single), facts)
+
+
+def named(events, facts, single=None):
+    return [(one.id, one.line) for one in judge(events, facts, single)]
 
 
 def without(events, kind):

@@ -6,6 +6,7 @@ from itertools import combinations, zip_longest
 from typing import NamedTuple
 
 from hvdlab.check.run_events import Run, label
+from hvdlab.trace import records
 
 
 class Difference(NamedTuple):
@@ -33,23 +34,26 @@ def difference(run: Run, guarded: Collection[int]) -> Difference | None:
         The difference, or None if all ranks made the same calls.
     """
     for ranks in combinations(run.ranks, 2):
-        calls = [run.of(rank, "collective") for rank in ranks]
+        calls = [run.of(rank, records.Collective) for rank in ranks]
         counts = [Counter(map(label, of_rank)) for of_rank in calls]
         if counts[0] != counts[1]:
-            steps = [[step["stack"] for step in run.of(rank, "step")] for rank in ranks]
+            steps = [[step.stack for step in run.of(rank, records.Step)] for rank in ranks]
             call, line = _first(*calls, steps, guarded)
             by_rank = {rank: _count(run, rank, call) for rank in run.ranks}
             return Difference(label(call), by_rank, line)
     return None
 
 
-def _count(run: Run, rank: int, call: dict) -> int:
+def _count(run: Run, rank: int, call: records.Collective) -> int:
     """Return how often a rank makes a call."""
-    return sum(label(each) == label(call) for each in run.of(rank, "collective"))
+    return sum(label(each) == label(call) for each in run.of(rank, records.Collective))
 
 
 def _first(
-    one: list[dict], other: list[dict], steps: list[list[list[int]]], guarded: Collection[int]
+    one: list[records.Collective],
+    other: list[records.Collective],
+    steps: list[list[list[int]]],
+    guarded: Collection[int],
 ) -> tuple[dict, int | None]:
     """Return the first call that one of two ranks makes and the other does not, and its line.
 
@@ -61,13 +65,13 @@ def _first(
         steps: the lines that were running in each step of an optimizer, of both ranks.
     """
     stacks = [
-        [call["stack"] for call in calls] + of_steps
+        [call.stack for call in calls] + of_steps
         for calls, of_steps in zip((one, other), steps, strict=True)
     ]
     for pair in zip_longest(one, other):
         equal = None not in pair and label(pair[0]) == label(pair[1])
         own = [
-            _own(call["stack"], others) if call else []
+            _own(call.stack, others) if call else []
             for call, others in zip(pair, reversed(stacks), strict=True)
         ]
         tested = [next((line for line in lines if line in guarded), None) for lines in own]
@@ -83,9 +87,9 @@ def _first(
                     # Where the other rank has ended, the call that it left out may come earlier.
                     same = [each for each in calls if label(each) == label(call)]
                     lines = (
-                        _own(each["stack"], others) for each in (same if None in pair else [call])
+                        _own(each.stack, others) for each in (same if None in pair else [call])
                     )
-                    return call, next(filter(None, lines), [call["line"]])[0]
+                    return call, next(filter(None, lines), [call.line])[0]
     raise ValueError("the ranks make the same calls")
 
 

@@ -21,6 +21,7 @@ from hvdlab.launch.script_file import must_be_script
 from hvdlab.script_analysis.script import Unreadable
 from hvdlab.system import file_system, open_mpi
 from hvdlab.system.rank_limit import too_many_ranks
+from hvdlab.trace import records
 
 EPILOG = """\
 examples:
@@ -145,13 +146,13 @@ def check(
     given = [*map(str, arguments)]
     seen = watched(script, given, ranks, launcher, steps, timeout, show, **variables)
     run = Run(seen.events)
-    if spawned := next(iter(run.all("spawn")), None):
+    if spawned := next(iter(run.all(records.Spawn)), None):
         raise CheckError(
-            f"{script.name}, line {spawned['line']}: the script starts its ranks itself, and hvdlab check "
+            f"{script.name}, line {spawned.line}: the script starts its ranks itself, and hvdlab check "
             "starts them, too. Call the function of a rank in place of mp.spawn, take the rank from "
             'os.environ["RANK"], and start the script with torchrun.'
         )
-    if ranks > 1 and run.rank0("step"):
+    if ranks > 1 and run.rank0(records.Step):
         left = max(5.0, min(timeout - (time.monotonic() - started), timeout / 2))
         single = watched(script, given, 1, launcher, steps, left, end=COMPARED, **variables)
         run.compare(Run(single.events))
@@ -162,10 +163,10 @@ def check(
         limit = timeout if seen.late else None
         error = _error(run, seen.output, seen.deadlock, limit, bool(findings))
     error, left_out = (text and run.places.text(text) for text in (error, left_out))
-    for event in run.rank0("init"):
-        if event["size"] != ranks:
-            raise CheckError(_wrong_size(facts, ranks, event["size"]))
-    made = max(len(run.of(rank, "step")) for rank in run.ranks)
+    for event in run.rank0(records.Init):
+        if event.size != ranks:
+            raise CheckError(_wrong_size(facts, ranks, event.size))
+    made = max(len(run.of(rank, records.Step)) for rank in run.ranks)
     if not made and not findings:
         raise CheckError(
             f"{script.name}: nothing was trained, because {(error or _no_step(facts)).rstrip('.')}."
@@ -192,8 +193,8 @@ def _wrong_size(facts: static.Facts, ranks: int, size: int) -> str:
 
 def _note(run: Run) -> str | None:
     """Return a sentence about something that is no mistake, but should be better, or None."""
-    ended = all(run.of(rank, "end") for rank in run.ranks) and not run.errors()
-    if unread := sorted({event["path"] for event in run.all("unread")}):
+    ended = all(run.of(rank, records.End) for rank in run.ranks) and not run.errors()
+    if unread := sorted({event.path for event in run.all(records.Unread)}):
         return f"{', '.join(unread)} is not in the script's folder, so mistakes in it have no line"
     if run.joins_in_ddp() and divergence(run):
         return (
@@ -201,7 +202,7 @@ def _note(run: Run) -> str | None:
             f"and not the optimizer's state, so the weights differ after step {divergence(run)}. Equal "
             "numbers of batches avoid that"
         )
-    if run.api() == "ddp" and ended and not run.all("destroy"):
+    if run.api() == "ddp" and ended and not run.all(records.Destroy):
         return (
             "the script ends without dist.destroy_process_group(). That is no mistake, but with NCCL PyTorch "
             "warns, and a rank may exit while another one still waits for its data"
@@ -229,7 +230,7 @@ def _error(
         return f"the script did not reach its end within {timeout:g} s"
     if deadlock and not explained:
         return f"the ranks wait for each other for ever.{run.waiting()}"
-    if not run.rank0("end") and not deadlock:
+    if not run.rank0(records.End) and not deadlock:
         return f"the ranks ended early: {_last_line(output)}"
     return None
 

@@ -1,15 +1,16 @@
 """Detect from the events of a run that its ranks wait for each other for ever, and end the run."""
 
-import json
 import threading
 import time
 from pathlib import Path
+
+from hvdlab.trace import records
 
 PATIENCE_SECONDS = 5.0  # that a deadlock must last; and as many times the longest step
 POLL_SECONDS = 0.5
 
 
-def read_events(folder: Path, ranks: int) -> dict[int, list[dict]]:
+def read_events(folder: Path, ranks: int) -> records.Trace:
     """Return the events that the ranks have written so far.
 
     Args:
@@ -24,7 +25,7 @@ def read_events(folder: Path, ranks: int) -> dict[int, list[dict]]:
         path = folder / f"rank-{rank}.jsonl"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = text[: text.rfind("\n") + 1].splitlines()  # the last line may be half written
-        events[rank] = [json.loads(line) for line in lines]
+        events[rank] = [records.from_line(line) for line in lines]
     return events
 
 
@@ -74,20 +75,22 @@ class Deadlock:
                 return
 
     @staticmethod
-    def _state(events: list[dict]) -> tuple | None:
+    def _state(events: list[records.Record]) -> tuple | None:
         """Return where a rank waits: see the class; None if it runs."""
-        states = [e for e in events if e["kind"] in ("waiting", "continues", "end")]
-        if not states or states[-1]["kind"] == "continues":
+        states = [
+            e for e in events if isinstance(e, records.Waiting | records.Continues | records.End)
+        ]
+        if not states or isinstance(states[-1], records.Continues):
             return None
         last = states[-1]
-        if last["kind"] == "end":
+        if isinstance(last, records.End):
             return ("end",)
-        traced = sum(event["kind"] == "traced" for event in events)
-        loops = tuple(line for line, _ in last["loops"])
-        return last["op"], last["name"], last["steps"], traced, loops
+        traced = sum(isinstance(event, records.Traced) for event in events)
+        loops = tuple(line for line, _ in last.loops)
+        return last.op, last.name, last.steps, traced, loops
 
 
-def _longest_step(events: dict[int, list[dict]]) -> float:
+def _longest_step(events: records.Trace) -> float:
     """Return the longest time between two steps of rank 0, in seconds."""
-    at = [event["at"] for event in events[0] if event["kind"] == "step"]
+    at = [event.at for event in events[0] if isinstance(event, records.Step)]
     return max((b - a for a, b in zip(at, at[1:], strict=False)), default=0.0)

@@ -4,6 +4,7 @@ from hvdlab.check.rules import data, devices, errors, gradients, replicas, setti
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import CATALOGUE, Finding, finding
+from hvdlab.trace import records
 
 RULES = (
     *errors.RULES,
@@ -25,10 +26,10 @@ def judge(run: Run, facts: Facts) -> list[Finding]:
     Returns:
         Findings, without those that another finding explains.
     """
-    if len(run.ranks) > 1 and not run.all("init"):
-        if not run.all("end"):
+    if len(run.ranks) > 1 and not run.all(records.Init):
+        if not run.all(records.End):
             return []  # the ranks were ended before they reached it: that is no mistake of the script
-        if not run.all("step") and not run.errors():
+        if not run.all(records.Step) and not run.errors():
             return []  # nothing was trained, so nothing is wrong with how it was trained
         return [] if _failed_before_init(run, facts) else [_init_missing(run, facts)]
     found = [one for rule in RULES for one in rule(run, facts)]
@@ -52,7 +53,7 @@ def _failed_before_init(run: Run, facts: Facts) -> bool:
     """
     crash = run.crash()
     unrelated = crash and "has not been initialized" not in crash[1]
-    later = facts.init or facts.horovod is None or not run.all("step")
+    later = facts.init or facts.horovod is None or not run.all(records.Step)
     return bool(unrelated and later)
 
 

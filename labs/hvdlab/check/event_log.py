@@ -1,51 +1,8 @@
 """The events of one rank, as JSON lines, and the loops of its script, which end after a few steps.
 
-Events have `kind`, `at` (seconds since the start of the watch), `steps` (optimizer steps so far) and
-`line` (of the script or of a module of it, where the call came from; see `places`), and more fields by kind:
-
-    start, end                         of the script; `end` with the error, if there was one
-    init, wrap, join                   calls of Horovod or torch.distributed
-    broadcast                          of weights or of an optimizer's state, also by the wrapper of
-                                       torch.distributed: how many weights, and a number that stands for them
-    destroy                            of the process group
-    group                              the ranks of a process set that a call names
-    collective; waiting, continues     a call; the call lasts long; the long call has returned
-    traced                             a collective that becomes a part of a graph of TensorFlow: the name of
-                                       the traced function, and the number of the graph among its graphs
-    optimizer                          created
-    callback                           of fit, that stops or sets the learning rate
-    norm                               the first layer of batch norm was created
-    fit, fitted                        its call, with the batches of an epoch and a hash of the data; its end,
-                                       early or not
-    step                               of an optimizer: loss, batch, rate, weights, statistics, and whether no
-                                       broadcast has sent these weights
-    order, clip                        of a shuffling sampler; of gradients that Horovod is averaging
-    split                              of a data set, at random: hashes of its parts, and of the data if known
-    subset                             of a data set, that a DistributedSampler samples: a hash of its indices
-    shard                              of a data set, that this rank takes: its index, how many there are, the
-                                       seeds of the shuffle before it, how many shards the data set is one
-                                       of, and a hash of the data if the script has cut it by the rank
-    whole                              what a rank takes a part of by its rank: hashes of its items in any
-                                       order and in their order, and the bounds of the slice
-    reads                              of a loader that begins: samples and batches of an epoch, a hash of the
-                                       data, a number for the data set, and whether a sampler shards it
-    sampler, sampled                   a DistributedSampler was created; a loader has got it, or reads it
-    evaluate                           of the model: the line of the loader, whether it reads a shard, and a
-                                       hash of the data, where they are known
-    loop, pass                         of a training loop: its first round; its end, with `left` and rounds
-    decision                           a value that a stop depends on, and the lines that have led to it
-    load                               of weights into a model, or of a state into an optimizer; has
-                                       DistributedDataParallel wrapped the model?
-    save, lock, download, devices      path of a file, path of a lock, URL, number of GPUs
-    unread                             file that the script imports from elsewhere
-    module                             of the script's own folder, that it imports: its path and its block
-    spawn                              of processes by the script itself, which then ends
-    cuda tensor                        passed to a Horovod without CUDA; its device
-
-The rules read them through `run_events.Run`.
+The records are those of `hvdlab.trace`. The rules read them through `run_events.Run`.
 """
 
-import json
 import os
 import sys
 import threading
@@ -60,6 +17,7 @@ from hvdlab.check import unwatched
 from hvdlab.check.fingerprints import digest, identity, items, number, rows
 from hvdlab.check.long_waits import Wait, note_long_waits
 from hvdlab.check.loops import Loop, Pass, planned
+from hvdlab.trace import records
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
 MAX_DECISIONS = 64  # written down for each place
@@ -124,23 +82,23 @@ class Watch:
         self._folder = folder
         self._file = open(folder / f"rank-{rank}.jsonl", "w", buffering=1, encoding="utf-8")
         unwatched.watches.append(self)
-        self.note("start", rank=rank, size=size)
+        self.note(records.Start, rank=rank, size=size)
         threading.Thread(target=note_long_waits, args=(self, folder), daemon=True).start()
 
     def __reduce__(self) -> tuple:  # a script may send its functions, which call the watch
         return unwatched.of_this_process, ()
 
-    def note(self, kind: str, line: int | None = None, **facts: Any) -> None:
-        """Write an event.
+    def note(self, kind: type[records.Record], line: int | None = None, **facts: Any) -> None:
+        """Write a record.
 
         Args:
             line: of the script. Default None: the line that is running.
+            facts: its other fields.
         """
         if line is None:
             line = self.line()
         at = round(time.monotonic() - self._started, 4)
-        event = {"kind": kind, "at": at, "steps": self.steps, "line": line, **facts}
-        text = json.dumps(event, default=number)
+        text = records.as_line(kind(at=at, steps=self.steps, line=line, **facts), number)
         with self._lock:
             if not self._file.closed:
                 self._file.write(text + "\n")
@@ -171,7 +129,7 @@ class Watch:
         """Note that the script calls the model in no training mode, once for each reading of a loader."""
         if self.loader:
             (made, sharded), self.loader = self.loader, None
-            self.note("evaluate", made=made, sharded=sharded, content=None, loops=self.loops)
+            self.note(records.Evaluate, made=made, sharded=sharded, content=None, loops=self.loops)
 
     def waits_in(self, operation: str, line: int | None, name: str | None = None) -> None:
         """Note that a call begins in which the rank may wait for other ranks.
@@ -198,8 +156,8 @@ class Watch:
             error: in one line. Default None: there was none.
         """
         for path in foreign_files(self.script):
-            self.note("unread", 0, path=path)
-        self.note("end", line, error=error, made=made)
+            self.note(records.Unread, 0, path=path)
+        self.note(records.End, line, error=error, made=made)
 
     def line(self) -> int | None:
         """Return the line of the script that is running, in the innermost of its functions."""
@@ -247,7 +205,7 @@ class Watch:
             return
         ours = path.startswith((str(self._folder), "/dev/", "/proc/"))
         if not ours:
-            self.note("save", made_at(self) or self.line(), path=os.path.realpath(path))
+            self.note(records.Save, made_at(self) or self.line(), path=os.path.realpath(path))
 
     @contextmanager
     def inside(self, operation: str, name: str | None = None) -> Iterator[None]:
@@ -263,7 +221,7 @@ class Watch:
         stack = self.stack()
         line = stack[-1] if stack else None
         if not nested:
-            self.note("collective", line, op=operation, name=name, stack=stack)
+            self.note(records.Collective, line, op=operation, name=name, stack=stack)
         self.waits.append(Wait(operation, line, time.monotonic(), name))
         try:
             yield
@@ -292,7 +250,7 @@ class Watch:
         start, self.start = self.start, None
         facts |= {"loops": self.loops, "start": start, "stack": self.stack()}
         facts.setdefault("planned", planned([loop.iterable for loop in self.running]))
-        self.note("step", line, loss=number(loss), batch=hashed, **facts)
+        self.note(records.Step, line, loss=number(loss), batch=hashed, **facts)
         if self.steps == self.last:
             self.end()
             os._exit(0)
@@ -352,7 +310,7 @@ class Watch:
         if line not in self._wholes:  # a part of each batch may be taken in each step
             self._wholes.add(line)
             if found := items(value, self.size):
-                self.note("whole", line, **found._asdict(), bounds=bounds)
+                self.note(records.Whole, line, **found._asdict(), bounds=bounds)
 
     def decide(self, line: int, text: str, value: Any) -> Any:
         """Write down a value that a decision to stop depends on, and return the value."""
@@ -362,7 +320,7 @@ class Watch:
         if seen < MAX_DECISIONS and (noted := number(value)) is not None:
             self._decisions[line, text] = seen + 1
             where = {"loops": self.loops, "stack": self.stack()}
-            self.note("decision", line, text=text, value=noted, **where)
+            self.note(records.Decision, line, text=text, value=noted, **where)
         return value
 
 

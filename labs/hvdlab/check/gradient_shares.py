@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdlab.check.run_events import Run
+from hvdlab.trace import records
 
 SAME = 0.05  # relative difference of shares that count as equal
 REST = 0.05  # of the gradient that no share explains; float16 leaves 0.001
@@ -33,31 +34,31 @@ class Shares(NamedTuple):
     changed: int | None
 
 
-def of_step(events: tuple[dict, ...]) -> list[Shares] | None:
+def of_step(events: tuple[records.Step, ...]) -> list[Shares] | None:
     """Return the shares in one step, by rank; None if the step was not sketched.
 
     Args:
-        events: "step" of all ranks.
+        events: steps of all ranks.
     """
-    sketches = [event.get("gradient") for event in events]
+    sketches = [event.gradient for event in events]
     if not all(sketches):
         return None
-    size = next((len(s["local"]) for s in sketches if s["local"]), 0)
+    size = next((len(s.local) for s in sketches if s.local), 0)
     if not size or len(events) > size // 2:
         return [_zero(s) for s in sketches]
-    local = np.array([s["local"] or [0.0] * size for s in sketches]).T
+    local = np.array([s.local or [0.0] * size for s in sketches]).T
     return [_of_rank(rank, local, sketch) for rank, sketch in enumerate(sketches)]
 
 
-def _zero(sketch: dict) -> Shares:
-    none = not any(sketch["used"] or ()) and not any(sketch["local"] or ())
-    return Shares("none" if none else "unknown", 0.0, sketch["changed"])
+def _zero(sketch: records.Gradient) -> Shares:
+    none = not any(sketch.used or ()) and not any(sketch.local or ())
+    return Shares("none" if none else "unknown", 0.0, sketch.changed)
 
 
-def _of_rank(rank: int, local: np.ndarray, sketch: dict) -> Shares:
-    if not any(sketch["used"] or ()) or not np.isfinite(local).all():
+def _of_rank(rank: int, local: np.ndarray, sketch: records.Gradient) -> Shares:
+    if not any(sketch.used or ()) or not np.isfinite(local).all():
         return _zero(sketch)
-    used, changed = np.array(sketch["used"]), sketch["changed"]
+    used, changed = np.array(sketch.used), sketch.changed
     mean, unknown = local.mean(1), Shares("unknown", 0.0, changed)
     length = np.linalg.norm(used)
     if not np.isfinite(length):
@@ -105,8 +106,8 @@ def averages(run: Run, number: int | None) -> bool:
 
 def wrapped(run: Run, number: int | None) -> bool:
     """Return whether an optimizer steps as Horovod's wrapper, or the model or the tape is wrapped."""
-    steps = [event for event in run.rank0("step") if event["optimizer"] == number]
-    others = run.rank0("wrap") if run.api() in ("ddp", "tape") else ()
-    return any(event["wrapped"] for event in steps) or any(
-        "Optimizer" not in event["what"] for event in others
+    steps = [event for event in run.rank0(records.Step) if event.optimizer == number]
+    others = run.rank0(records.Wrap) if run.api() in ("ddp", "tape") else ()
+    return any(event.wrapped for event in steps) or any(
+        "Optimizer" not in event.what for event in others
     )

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from hvdlab.trace import records
+
 LONG_SECONDS = 2.0  # in one call, after which it is written down as waiting
 POLL_SECONDS = 0.25
 
@@ -57,11 +59,13 @@ def note_long_waits(watch: Watch, folder: Path) -> None:
         if wait is None:
             wait = unknown = _in_horovod(watch, unknown)
         if noted and wait != noted:
-            watch.note("continues", 0)
+            watch.note(records.Continues, 0)
             noted = None
         if wait and not noted and time.monotonic() - wait.start > LONG_SECONDS:
             noted = wait
-            watch.note("waiting", wait.line, op=wait.operation, name=wait.name, loops=watch.loops)
+            watch.note(
+                records.Waiting, wait.line, op=wait.operation, name=wait.name, loops=watch.loops
+            )
         if (folder / "stop").exists():
             os._exit(3)
 

@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from hvdlab.trace import records
+
 EPOCHS = 2  # rounds after which a loop around a training loop ends
 UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
 MOST_BATCHES = 2000  # that are counted
@@ -64,7 +66,7 @@ class Loop:
         if self.trained == 1:
             made = getattr(self.iterable, "_hvdlab_line", None)
             length = _length(self.iterable)
-            self.watch.note("loop", self.line, length=length, made=made, nested=nested)
+            self.watch.note(records.Loop, self.line, length=length, made=made, nested=nested)
         if self.trained < (EPOCHS if nested else self.watch.limit):
             return False
         self.left = "cut"
@@ -88,7 +90,7 @@ class Loop:
             # A round that `break` ends before its step trains nothing.
             idle = self.left == "early" and self.watch.progress == self.progress
             facts = {"iterations": self.iteration - idle, "left": self.left, "leaves": leaves}
-            self.watch.note("pass", self.line, **facts)
+            self.watch.note(records.Pass, self.line, **facts)
         self.watch.running = [loop for loop in self.watch.running if loop is not self]
 
 
@@ -120,7 +122,7 @@ class Pass:
         batches = counted(self.iterable)
         self.watch.loader = loader
         if batches:
-            self.watch.note("loop", self.line, length=batches, made=None, nested=False)
+            self.watch.note(records.Loop, self.line, length=batches, made=None, nested=False)
 
 
 def counted(data: Any) -> int | None:

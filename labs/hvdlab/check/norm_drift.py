@@ -3,6 +3,7 @@
 import math
 
 from hvdlab.check.run_events import Run
+from hvdlab.trace import records
 
 
 def drift(run: Run) -> tuple[int, int, float]:
@@ -18,7 +19,7 @@ def drift(run: Run) -> tuple[int, int, float]:
         noted = [
             (step, statistics)
             for step, events in enumerate(run.steps(number), 1)
-            if all(statistics := [event.get("statistics") for event in events])
+            if all(statistics := [event.statistics for event in events])
         ]
         for step, statistics in noted[-1:]:
             for first, second in run.peers:
@@ -28,22 +29,20 @@ def drift(run: Run) -> tuple[int, int, float]:
     return worst
 
 
-def _distance(one: dict, other: dict) -> float:
+def _distance(one: records.NormStatistics, other: records.NormStatistics) -> float:
     """Return the root mean square over channels of the distance of two running means.
 
     Returns:
         The distance in standard deviations.
     """
     squares = []
-    for a, b, v, w in zip(
-        one["mean"], other["mean"], one["variance"], other["variance"], strict=False
-    ):
+    for a, b, v, w in zip(one.mean, other.mean, one.variance, other.variance, strict=False):
         # They started as mean 0 and variance 1. `filled` is the fraction that no longer comes from that
         # start. A network that was trained before started with other values, which its variance shows.
-        first, second = a / one["filled"], b / other["filled"]
+        first, second = a / one.filled, b / other.filled
         variances = [
             own if (own := (x - 1 + part) / part) > 1e-6 else max(1e-6, x)
-            for x, part in ((v, one["filled"]), (w, other["filled"]))
+            for x, part in ((v, one.filled), (w, other.filled))
         ]
         squares.append((first - second) ** 2 / (sum(variances) / 2))
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0

@@ -4,6 +4,7 @@ from typing import Any
 
 from hvdlab.check.gradient_shares import averages
 from hvdlab.check.run_events import EQUAL, Run
+from hvdlab.trace import records
 
 ADASUM_EQUAL = 1e-5  # relative difference of two norms that count as equal after Adasum
 
@@ -18,13 +19,13 @@ def states(run: Run, number: int | None) -> list[list[list[float]]]:
         Step -> rank -> norms.
     """
     steps = run.steps(number)
-    found = [[event["weights"] for event in events] for events in steps]
+    found = [[event.weights for event in events] for events in steps]
     for step, events in enumerate(steps[1:]):
-        if all(event.get("start") for event in events):
-            found[step] = [event["start"] for event in events]
+        if all(event.start for event in events):
+            found[step] = [event.start for event in events]
     if run.exchanges() and len(found) > 1 and not averages(run, number):
         found.pop()  # no step shows what the script did after the last one
-    elif found and any(steps[-1][0]["at"] < sent["at"] for sent in run.weights_broadcast()):
+    elif found and any(steps[-1][0].at < sent.at for sent in run.weights_broadcast()):
         found.pop()  # nor what a broadcast did after it
     return found
 
@@ -55,14 +56,14 @@ def divergence(run: Run, number: Any = ...) -> int | None:
 
 def apart_before(run: Run, number: int | None) -> bool:
     """Return whether the weights of two ranks differ before the first step, so far as that is known."""
-    first = [event.get("start") for event in next(iter(run.steps(number)), ())]
+    first = [event.start for event in next(iter(run.steps(number)), ())]
     return bool(first) and all(first) and _pair(run, first) is not None
 
 
 def _pair(run: Run, state: list[list[float]]) -> tuple[int, int] | None:
     """Return the indices of the first two ranks that train together and whose weights differ."""
     # Adasum adds in another order on each rank, and the weights are float32.
-    adasum = any(event["reduces"] == "Adasum" for event in run.rank0("wrap"))
+    adasum = any(event.reduces == "Adasum" for event in run.rank0(records.Wrap))
     equal = ADASUM_EQUAL if adasum else EQUAL
     for i, j in run.peers:
         if len(state[i]) != len(state[j]):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdlab.mistakes import Finding
+from hvdlab.trace import records
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +36,7 @@ class Checked:
     steps: int
     seconds: float
     output: str = field(repr=False)
-    events: dict[int, list[dict]] = field(repr=False)
+    events: records.Trace = field(repr=False)
     note: str | None = None
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hvdlab.check import gradient_shares
 from hvdlab.check.run_events import Run
+from hvdlab.trace import records
 
 STEPS = 4  # of both runs that are compared
 CONSTANT = 1.001  # largest growth of a rate that counts as constant
@@ -41,7 +42,7 @@ def growth(run: Run, number: int | None) -> Growth | None:
     """
     if not run.single or not gradient_shares.averages(run, number):
         return None
-    if any(event["reduces"] == "Adasum" for event in run.rank0("wrap")):
+    if any(event.reduces == "Adasum" for event in run.rank0(records.Wrap)):
         return None
     one, all_ranks = run.single.rates(number)[:STEPS], run.rates(number)[:STEPS]
     if not one or not all_ranks or not one[0]:
@@ -60,7 +61,7 @@ def growth(run: Run, number: int | None) -> Growth | None:
         total = 1.0  # the loss was divided by the number of ranks
     first = run.steps(number)[0][0]
     rates = one[0], all_ranks[0]
-    return Growth(ratio * total, first["rate_line"], rates, total, _ratio(run, number, "rows"))
+    return Growth(ratio * total, first.rate_line, rates, total, _ratio(run, number, "rows"))
 
 
 def _total(run: Run, number: int | None) -> float:
@@ -75,7 +76,7 @@ def _ratio(run: Run, number: int | None, name: str) -> float:
     """Return the median of a field of the steps with all ranks, in that with one rank; 1.0 if unknown."""
     values = []
     for each in run.single, run:
-        steps = [e for e in each.rank0("step") if e["optimizer"] == number][:STEPS]
-        values.append([event[name] for event in steps if event.get(name)])
+        steps = [e for e in each.rank0(records.Step) if e.optimizer == number][:STEPS]
+        values.append([getattr(event, name) for event in steps if getattr(event, name)])
     one, all_ranks = values
     return median(all_ranks) / median(one) if one and all_ranks and median(one) else 1.0

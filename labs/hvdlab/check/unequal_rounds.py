@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hvdlab.check.run_events import Run
+from hvdlab.trace import records
+
+NOT_WAITING = records.Waiting(op="", loops=[], at=math.inf)
 
 
 class Departure(NamedTuple):
@@ -36,15 +39,15 @@ def left_early(run: Run) -> Iterator[Departure]:
     # Line of the loop -> rank -> [(rounds, how the loop ended, line that left it)].
     rounds: dict[int, dict[int, list]] = {}
     for rank in run.ranks:
-        waiting = run.last_state(rank, "waiting") or {"at": math.inf, "loops": []}
-        failed = any(event["error"] for event in run.of(rank, "end"))
-        for event in run.of(rank, "pass"):
-            of_line = rounds.setdefault(event["line"], {}).setdefault(rank, [])
+        waiting = run.last_state(rank, records.Waiting) or NOT_WAITING
+        failed = any(event.error for event in run.of(rank, records.End))
+        for event in run.of(rank, records.Pass):
+            of_line = rounds.setdefault(event.line, {}).setdefault(rank, [])
             # A rank whose wait ends with an error, because another rank is gone, leaves all its loops.
-            broken = event["left"] == "early" and (failed or event["at"] > waiting["at"])
-            left = "by an error" if broken else event["left"]
-            of_line.append((event["iterations"], left, event.get("leaves")))
-        for line, iteration in waiting["loops"]:
+            broken = event.left == "early" and (failed or event.at > waiting.at)
+            left = "by an error" if broken else event.left
+            of_line.append((event.iterations, left, event.leaves))
+        for line, iteration in waiting.loops:
             rounds.setdefault(line, {}).setdefault(rank, []).append((iteration, "inside", None))
     for line, of_rank in rounds.items():
         for rank, other in itertools.permutations(of_rank, 2):
@@ -63,16 +66,16 @@ def own_loops(run: Run) -> Iterator[tuple[int, dict[int, int], dict[int, int]]]:
     """
     rounds: dict[tuple[int, int], dict[int, list]] = {}  # (line, iteration) -> rank -> own loops
     for rank in run.ranks:
-        for event in run.of(rank, "step"):
-            for outer, inner in itertools.pairwise(event["loops"]):
+        for event in run.of(rank, records.Step):
+            for outer, inner in itertools.pairwise(event.loops):
                 rounds.setdefault((*outer,), {}).setdefault(rank, []).append(inner[0])
     for (line, iteration), own in rounds.items():
         steps = {rank: len(lines) for rank, lines in own.items()}
         each = {rank: lines[-1] for rank, lines in own.items()}
         ended = {
             rank: sum(
-                event["line"] == each[rank] and event["left"] == "at its end"
-                for event in run.of(rank, "pass")
+                event.line == each[rank] and event.left == "at its end"
+                for event in run.of(rank, records.Pass)
             )
             for rank in own
         }

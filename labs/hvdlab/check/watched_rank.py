@@ -17,6 +17,8 @@ import os
 import sys
 from pathlib import Path
 
+from hvdlab.trace import records
+
 if __name__ == "__main__":
     del sys.path[0]  # this folder: its modules are hvdlab's, not the script's
 
@@ -133,7 +135,7 @@ class OwnModule(Script):
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module, and write down that it was imported."""
         setattr(module, instrument.WATCH, self.watch)
-        self.watch.note("module", path=self.relative, block=self.block)
+        self.watch.note(records.Module, path=self.relative, block=self.block)
         super().exec_module(module)
 
 
@@ -148,14 +150,14 @@ def files_and_locks(watch: Watch) -> Callable[[str, tuple], None]:
                 if not os.path.isdir(path):  # a temporary file without a name of its own
                     watch.save(path)
         elif event == "urllib.Request":
-            watch.note("download", url=str(arguments[0]), locked=bool(watch.locks))
+            watch.note(records.Download, url=str(arguments[0]), locked=bool(watch.locks))
         elif event in ("fcntl.flock", "fcntl.lockf"):
             file, operation = arguments[:2]
             if operation & fcntl.LOCK_UN:
                 watch.locks.discard(file)
             elif file not in watch.locks:  # a program that waits for a lock calls repeatedly
                 watch.locks.add(file)
-                watch.note("lock", path=os.path.realpath(f"/proc/self/fd/{file}"))
+                watch.note(records.Lock, path=os.path.realpath(f"/proc/self/fd/{file}"))
 
     return hook
 

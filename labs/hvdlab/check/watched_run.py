@@ -7,6 +7,7 @@ from pathlib import Path
 from hvdlab import launch
 from hvdlab.check.deadlock import Deadlock, read_events
 from hvdlab.system.held_folder import held_folder
+from hvdlab.trace import records
 
 WATCHED_RANK = Path(__file__).with_name("watched_rank.py")
 
@@ -22,7 +23,7 @@ class Watched:
         deadlock: whether the run was ended because its ranks waited for each other for ever.
     """
 
-    events: dict[int, list[dict]]
+    events: records.Trace
     output: str
     late: bool
     deadlock: bool

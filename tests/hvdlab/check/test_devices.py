@@ -133,7 +133,7 @@ def test_horovods_error_about_a_tensor_is_a_finding(error, line, wanted, facts):
 
 def test_a_cuda_tensor_of_a_gradient_is_named_where_the_optimizer_is_wrapped(facts):
     events = run()
-    plus(events, 0, kind="cuda tensor", line=None, device="cuda:0")
+    plus(events, 0, kind="cudatensor", line=None, device="cuda:0")
     wrap = next(event["line"] for event in events[0] if event["kind"] == "wrap")
     assert named(events, facts()) == [("cuda-without-nccl", wrap)]
 
@@ -174,7 +174,7 @@ def test_a_cuda_tensor_is_named_before_a_horovod_without_cuda_waits_for_ever():
     assert (found.error, found.ended) == (None, "itself")
     for rank in (0, 1):  # each operation was stopped, and the tensor in host memory was not
         kinds = [event["kind"] for event in found.events[rank]]
-        assert kinds.count("cuda tensor") == 5
+        assert kinds.count("cudatensor") == 5
 
 
 def test_a_horovod_with_cuda_gets_its_cuda_tensors(tmp_path):

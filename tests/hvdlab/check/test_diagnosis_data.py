@@ -1,9 +1,7 @@
 """What is said of the data that the ranks read, on events written by hand."""
 
 import pytest
-from check_events import named, plus, run
-
-from hvdlab.check.diagnosis import judge
+from check_events import judge, named, plus, run
 
 SHARD = dict(kind="shard", line=4, count=2, seeds=None, outer=1, content=None)
 

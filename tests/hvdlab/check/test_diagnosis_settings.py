@@ -1,9 +1,8 @@
 """What is said of a script's settings - rate, files, batch norm - on events written by hand."""
 
 import pytest
-from check_events import named, plus, run
+from check_events import judge, named, plus, run
 
-from hvdlab.check.diagnosis import judge
 from hvdlab.check.static import read
 
 UNSCALED = ("lr=0.1 * hvd.size()", "lr=0.1")

@@ -1,9 +1,7 @@
 """What is said of how the ranks train together, on events written by hand."""
 
 import pytest
-from check_events import named, plus, run, without
-
-from hvdlab.check.diagnosis import judge
+from check_events import judge, named, plus, run, without
 
 
 def test_a_good_run_has_no_finding(facts):

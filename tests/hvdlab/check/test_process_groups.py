@@ -1,10 +1,9 @@
 """What is said of scripts of torch.distributed, on events written by hand, and which launcher starts them."""
 
 import pytest
-from check_events import named, plus, run, without
+from check_events import judge, named, plus, run, without
 
 from hvdlab.check import command
-from hvdlab.check.diagnosis import judge
 from hvdlab.check.static import read
 from hvdlab.mistakes import CATALOGUE
 

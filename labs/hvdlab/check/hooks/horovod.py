@@ -10,6 +10,7 @@ from typing import Any
 
 from hvdlab.check.event_log import Watch
 from hvdlab.script_analysis.collectives import BROADCASTS, COLLECTIVES, GRADIENTS
+from hvdlab.trace import records
 
 WRAPPERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer")
 METHODS = ("gradient", "apply_gradients", "apply")  # of what they return, which average gradients
@@ -53,7 +54,7 @@ def _init(init: Callable, hvd: ModuleType, watch: Watch) -> Callable:
     @functools.wraps(init)
     def call(*arguments: Any, **options: Any) -> None:
         init(*arguments, **options)
-        watch.note("init", rank=hvd.rank(), size=hvd.size())
+        watch.note(records.Init, rank=hvd.rank(), size=hvd.size())
 
     return call
 
@@ -68,7 +69,7 @@ def _without_cuda(operations: ModuleType, watch: Watch) -> Callable:
     @functools.wraps(check)
     def call(function_factory: Callable, tensor: Any) -> Any:
         if tensor.device.type == "cuda" and not operations.cuda_built():
-            watch.note("cuda tensor", device=str(tensor.device))
+            watch.note(records.CudaTensor, device=str(tensor.device))
             raise SystemExit  # also in a thread of PyTorch's, which passes it on
         return check(function_factory, tensor)
 
@@ -99,7 +100,7 @@ def _collective(function: Callable, name: str, watch: Watch) -> Callable:
             return function(*arguments, **options)
         given = _given(signature, arguments, options)
         if members := _members(given):
-            watch.note("group", ranks=members)
+            watch.note(records.Group, ranks=members)
             return function(*arguments, **options)
         named = given.get("name")
         with watch.inside(f"hvd.{name}", named if isinstance(named, str) else None):
@@ -116,7 +117,7 @@ def _note_traced(operation: str, watch: Watch) -> None:
     function = getattr(graph, "name", None)
     before = sum(name == function for name, _ in watch.graphs.values())
     function, number = watch.graphs.setdefault(graph, (function, before))
-    watch.note("traced", op=operation, function=function, graph=number)
+    watch.note(records.Traced, op=operation, function=function, graph=number)
 
 
 def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
@@ -140,7 +141,7 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
         try:
             if not wrapping:
                 which = watch.sends(tensors)
-                watch.note("broadcast", what=f"hvd.{name}", weights=weights, which=which)
+                watch.note(records.Broadcast, what=f"hvd.{name}", weights=weights, which=which)
                 watch.progress += not of_optimizer
             if _traced():
                 _note_traced(f"hvd.{name}", watch)
@@ -169,7 +170,7 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
     def call(*arguments: Any, **options: Any) -> Any:
         wrapped = arguments[0] if arguments else options.get("optimizer")
         if members := _members(_given(signature, arguments, options)):
-            watch.note("group", ranks=members)
+            watch.note(records.Group, ranks=members)
         nested, watch.wrapping = watch.wrapping, True
         try:
             result = function(*arguments, **options)
@@ -186,7 +187,7 @@ def _wrapper(function: Callable, name: str, hvd: ModuleType, watch: Watch) -> Ca
             watch.taped = watch.taped or name == "DistributedGradientTape"
             if hasattr(result, "_handles"):  # of PyTorch: the gradients that are being averaged
                 watch.exchanging.append(weakref.ref(result))
-            watch.note("wrap", what=f"hvd.{name}", optimizer=number,
+            watch.note(records.Wrap, what=f"hvd.{name}", optimizer=number,
                        own_module=_of_own_module(result), reduces=_reduction(hvd, name, options))  # fmt: skip
         return result
 

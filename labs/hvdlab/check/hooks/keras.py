@@ -17,6 +17,7 @@ from hvdlab.check.hooks.horovod import remember_line
 from hvdlab.check.hooks.keras_compat import facts, norm
 from hvdlab.check.hooks.tensorflow import compiled, of_shard
 from hvdlab.check.hooks.tensorflow_gradients import as_event, keep, sketches
+from hvdlab.trace import records
 
 
 def watch(keras: ModuleType, watch: Watch) -> None:
@@ -44,7 +45,7 @@ def _norm_layers(keras: ModuleType, watch: Watch) -> None:
     def noting_build(self: Any, *arguments: Any, **options: Any) -> None:
         if not watch.norms:
             watch.norms = True
-            watch.note("norm")
+            watch.note(records.Norm)
         build(self, *arguments, **options)
 
     keras.layers.BatchNormalization.build = noting_build
@@ -80,7 +81,7 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
             object.__setattr__(self, "_hvdlab_rate_line", watch.line())
             # The optimizers of legacy Keras accept `lr` and drop it. Those of Keras 3 refuse it.
             watch.note(
-                "optimizer",
+                records.Optimizer,
                 optimizer=created,
                 name=type(self).__name__,
                 api="keras",
@@ -237,7 +238,7 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
         if not watch.fitting and watch.line():
             data = signature.bind(self, *arguments, **options).arguments.get("x")
             found = {"sharded": of_shard(data), "content": content(data)}
-            watch.note("evaluate", made=None, loops=watch.loops, **found)
+            watch.note(records.Evaluate, made=None, loops=watch.loops, **found)
         return result
 
     keras.Model.evaluate = noting_evaluate
@@ -270,7 +271,7 @@ def loading(keras: ModuleType, watch: Watch) -> None:
         @functools.wraps(load)
         def noting_load(self: Any, *arguments: Any, load: Any = load, **options: Any) -> Any:
             if watch.line() and not watch.fitting:
-                watch.note("load", wrapped=False)
+                watch.note(records.Load, wrapped=False)
             return load(self, *arguments, **options)
 
         setattr(keras.Model, name, noting_load)

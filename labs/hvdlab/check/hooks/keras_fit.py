@@ -13,6 +13,7 @@ from hvdlab.check.hooks.keras_compat import facts, norm, statistics
 from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.hooks.tensorflow_gradients import as_event
 from hvdlab.check.loops import EPOCHS, Loop, counted
+from hvdlab.trace import records
 
 DECIDE = (
     "EarlyStopping",
@@ -50,11 +51,13 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
             callbacks = [callbacks]
         if isinstance(callbacks, list | tuple):
             given["callbacks"] = [*callbacks, steps_callback(line, length)]
-        watch.note("fit", line, length=length, content=read)
+        watch.note(records.Fit, line, length=length, content=read)
         watch.planned = length and length * (epochs - given["initial_epoch"])
         for callback in callbacks if isinstance(callbacks, list | tuple) else ():
             if (name := type(callback).__name__) in DECIDE or name.startswith("LearningRate"):
-                watch.note("callback", getattr(callback, "_hvdlab_line", None) or line, name=name)
+                watch.note(
+                    records.Callback, getattr(callback, "_hvdlab_line", None) or line, name=name
+                )
         _note_devices(watch)
         watch.fitting = True
         try:
@@ -62,9 +65,9 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
             batches = counted(_first_input(given["x"])) if length is None else None
         finally:
             watch.fitting = False
-        watch.note("fitted", line, cut=epochs > given["epochs"])
+        watch.note(records.Fitted, line, cut=epochs > given["epochs"])
         if batches:
-            watch.note("loop", line, length=batches, made=None, nested=False)
+            watch.note(records.Loop, line, length=batches, made=None, nested=False)
         _note_validation(given["validation_data"], callbacks, line, watch)
         return history
 
@@ -78,7 +81,7 @@ def _note_validation(data: Any, callbacks: Any, line: int | None, watch: Watch) 
     averages = any("MetricAverage" in type(each).__name__ for each in callbacks)
     if data is not None and not averages:
         found = {"sharded": of_shard(data), "content": content(_first_input(data))}
-        watch.note("evaluate", line, made=None, loops=[], **found)
+        watch.note(records.Evaluate, line, made=None, loops=[], **found)
 
 
 def _steps_callback(keras: ModuleType, watch: Watch) -> type:
@@ -141,7 +144,7 @@ def _note_devices(watch: Watch) -> None:
         gpus = tf.config.get_visible_devices("GPU")
         if gpus:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            watch.note("devices", count=len(gpus), visible=visible)
+            watch.note(records.Devices, count=len(gpus), visible=visible)
 
 
 def _steps(given: dict[str, Any]) -> int | None:

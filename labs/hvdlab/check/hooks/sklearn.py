@@ -7,6 +7,7 @@ from typing import Any
 
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import digest
+from hvdlab.trace import records
 
 
 def watch(module: ModuleType, watch: Watch) -> None:
@@ -18,7 +19,7 @@ def watch(module: ModuleType, watch: Watch) -> None:
     @functools.wraps(split)
     def noting_split(*arrays: Any, **options: Any) -> list:
         parts = split(*arrays, **options)
-        watch.note("split", order=_fingerprint(parts), of=_fingerprint(arrays))
+        watch.note(records.Split, order=_fingerprint(parts), of=_fingerprint(arrays))
         return parts
 
     module.train_test_split = noting_split

@@ -11,6 +11,7 @@ from typing import Any
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import content, number
 from hvdlab.check.instrument import with_decisions
+from hvdlab.trace import records
 
 
 def graphs(module: ModuleType, watch: Watch) -> None:
@@ -122,7 +123,9 @@ def data(module: ModuleType, watch: Watch) -> None:
         if watch.line():
             where = {"count": number(num_shards), "index": number(index)}
             found = _content(self) if watch.has_cut else None
-            watch.note("shard", **where, seeds=_seeds(self), outer=_shards(self), content=found)
+            watch.note(
+                records.Shard, **where, seeds=_seeds(self), outer=_shards(self), content=found
+            )
         return shard(self, num_shards, index, *arguments, **options)
 
     iterate = module.DatasetV2.__iter__

@@ -72,7 +72,7 @@ def keep(sketched: Any, watch: Watch) -> None:
 def as_event(sketched: np.ndarray) -> dict[str, Any]:
     """Return the sketches of a step as its event contains them."""
     used, local = (row.tolist() if row.any() else None for row in sketched)
-    return {"used": used, "local": local, "passes": 1, "changed": None}
+    return {"used": used, "local": local, "changed": None}
 
 
 def _here(tf: ModuleType, tensor: Any) -> bool:

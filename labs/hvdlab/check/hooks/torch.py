@@ -16,6 +16,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import CHANNELS, LAYERS, number
 from hvdlab.check.hooks import torch_data
 from hvdlab.check.hooks.torch_gradients import Gradients
+from hvdlab.trace import records
 
 
 def watch(torch: ModuleType, watch: Watch) -> None:
@@ -32,7 +33,8 @@ def watch(torch: ModuleType, watch: Watch) -> None:
 def optimizers(torch: ModuleType, watch: Watch) -> None:
     """Write down each optimizer, and after each step its learning rate, the weights and the statistics."""
     initialize = torch.optim.Optimizer.__init__
-    created, depth, gradient, norm_layers = 0, 0, None, _norm_layers(torch, watch)
+    created, depth, gradient, pending = 0, 0, None, False
+    norm_layers = _norm_layers(torch, watch)
     stepped: set[int] = set()  # optimizers that have begun a step
 
     @functools.wraps(initialize)
@@ -46,7 +48,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         watch.gradients.follow(_parameters(self))
         self.param_groups[:] = [Group(group, watch) for group in self.param_groups]
         name = type(self).__name__
-        watch.note("optimizer", optimizer=self._hvdlab_number, name=name, api="torch")
+        watch.note(records.Optimizer, optimizer=self._hvdlab_number, name=name, api="torch")
 
     torch.optim.Optimizer.__init__ = __init__
     load = torch.optim.Optimizer.load_state_dict
@@ -54,7 +56,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
     @functools.wraps(load)
     def noting_load(self: Any, *arguments: Any, **options: Any) -> Any:
         if not watch.wrapping and watch.line():
-            watch.note("load", wrapped=False)
+            watch.note(records.Load, wrapped=False)
         return load(self, *arguments, **options)
 
     torch.optim.Optimizer.load_state_dict = noting_load
@@ -66,7 +68,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         return numbered and not watch.wrapping and not partial
 
     def before(optimizer: Any, arguments: tuple, options: dict) -> None:
-        nonlocal depth, gradient
+        nonlocal depth, gradient, pending
         depth += 1  # the step of a wrapped optimizer contains the step of the inner optimizer
         if depth == 1:
             watch.gradients.end()
@@ -75,9 +77,9 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             if ours(optimizer) and (not wrapped or optimizer._hvdlab_number not in stepped):
                 stepped.add(optimizer._hvdlab_number)
                 watch.start = _norms(torch, _weights(optimizer))
-        gradient = (
-            watch.gradients.used(_parameters(optimizer)) or gradient
-        )  # the innermost step uses it
+        # The innermost step uses the gradient.
+        gradient = watch.gradients.used(_parameters(optimizer)) or gradient
+        pending = not watch.gradients.pending().isdisjoint(map(id, _parameters(optimizer)))
 
     def after(optimizer: Any, arguments: tuple, options: dict) -> None:
         nonlocal depth, gradient
@@ -100,6 +102,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             wrapped=hasattr(optimizer, "_hvdlab_wrapped"),
             unused=next(unused, None),
             gradient=used,
+            pending=pending,
             rate=number(group.get("lr")),  # Adafactor's may be None
             rate_line=getattr(group, "line", None),
             momentum=number(group.get("momentum")) or 0.0,
@@ -145,7 +148,7 @@ def _norm_layers(torch: ModuleType, watch: Watch) -> list[weakref.ref]:
         initialize(self, *arguments, **options)
         if not watch.norms:
             watch.norms = True
-            watch.note("norm")
+            watch.note(records.Norm)
         if self.track_running_stats and len(layers) < LAYERS:
             layers.append(weakref.ref(self))
 
@@ -226,7 +229,7 @@ def batches(torch: ModuleType, watch: Watch) -> None:
     @functools.wraps(load)
     def noting_load(self: Any, *arguments: Any, **options: Any) -> Any:
         wrapped = not watch.wrapped_parameters.keys().isdisjoint(map(id, self.parameters()))
-        watch.note("load", wrapped=wrapped)
+        watch.note(records.Load, wrapped=wrapped)
         return load(self, *arguments, **options)
 
     torch.nn.Module.load_state_dict = noting_load
@@ -261,7 +264,7 @@ def spawning(torch: ModuleType, watch: Watch) -> None:
     """End a script that starts processes by torch.multiprocessing: the check starts the ranks."""
 
     def spawn(*arguments: Any, **options: Any) -> None:
-        watch.note("spawn")
+        watch.note(records.Spawn)
         raise SystemExit
 
     torch.multiprocessing.spawn = torch.multiprocessing.start_processes = spawn
@@ -274,4 +277,4 @@ def devices(torch: ModuleType, watch: Watch) -> None:
     """
     if torch.cuda.is_initialized():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        watch.note("devices", 0, count=torch.cuda.device_count(), visible=visible)
+        watch.note(records.Devices, 0, count=torch.cuda.device_count(), visible=visible)

@@ -9,6 +9,7 @@ from typing import Any
 from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import SAMPLE, items
 from hvdlab.check.hooks.horovod import remember_line
+from hvdlab.trace import records
 
 
 def watch(torch: ModuleType, watch: Watch) -> None:
@@ -29,7 +30,7 @@ def splits(torch: ModuleType, watch: Watch) -> None:
     def noting_split(*arguments: Any, **options: Any) -> list:
         parts = split(*arguments, **options)
         indices = str([list(part.indices) for part in parts]).encode()
-        watch.note("split", order=zlib.crc32(indices), of=None)
+        watch.note(records.Split, order=zlib.crc32(indices), of=None)
         for part in parts:
             part._hvdlab_split = watch.line()
         return parts
@@ -49,14 +50,16 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         # The data set, or what it wraps, may be a part of a split.
         own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
-        watch.note("sampler", replicas=self.num_replicas, split=of, data=id(self.dataset))
+        watch.note(records.Sampler, replicas=self.num_replicas, split=of, data=id(self.dataset))
         if isinstance(self.dataset, torch.utils.data.Subset) and self.num_replicas > 1:
             order = zlib.crc32(str([*map(int, self.dataset.indices)]).encode())
             rows = {"rows": len(self.dataset), "of": len(self.dataset.dataset)}
-            watch.note("subset", getattr(self.dataset, "_hvdlab_line", None), order=order, **rows)
+            watch.note(
+                records.Subset, getattr(self.dataset, "_hvdlab_line", None), order=order, **rows
+            )
         content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
         where = {"count": self.num_replicas, "index": self.rank}
-        watch.note("shard", **where, seeds=None, outer=1, content=content)
+        watch.note(records.Shard, **where, seeds=None, outer=1, content=content)
 
     cls.__init__ = __init__
 
@@ -68,11 +71,11 @@ def orders(torch: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Iterator[int]:
-        watch.note("sampled", made=getattr(self, "_hvdlab_line", None))
+        watch.note(records.Sampled, made=getattr(self, "_hvdlab_line", None))
         order = list(iterate(self))
         if self.shuffle:
             watch.note(
-                "order",
+                records.Order,
                 made=getattr(self, "_hvdlab_line", None),
                 epoch=self.epoch,
                 set_at=getattr(self, "_hvdlab_epoch_line", None),
@@ -98,7 +101,7 @@ def loaders(torch: ModuleType, watch: Watch) -> None:
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         initialize(self, *arguments, **options)
         if sampler := _distributed(self):
-            watch.note("sampled", made=getattr(sampler, "_hvdlab_line", None))
+            watch.note(records.Sampled, made=getattr(sampler, "_hvdlab_line", None))
 
     @functools.wraps(iterate)
     def noting_iterate(self: Any) -> Iterator:
@@ -107,7 +110,7 @@ def loaders(torch: ModuleType, watch: Watch) -> None:
         if made and not hasattr(self, "_hvdlab_read"):
             self._hvdlab_read = True
             own = {"data": id(self.dataset), "sampled": sampler is not None}
-            watch.note("reads", made=made, **own, **_read_by(self, torch))
+            watch.note(records.Reads, made=made, **own, **_read_by(self, torch))
         watch.reads(made, sharded=sampler is not None and sampler.num_replicas > 1)
         return iterate(self)
 

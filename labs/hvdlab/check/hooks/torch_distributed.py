@@ -13,6 +13,7 @@ from typing import Any
 
 from hvdlab.check.event_log import Watch
 from hvdlab.script_analysis.collectives import TORCH_COLLECTIVES
+from hvdlab.trace import records
 
 LIBRARY = "torch.distributed"
 WRAPPER = "DistributedDataParallel"
@@ -28,11 +29,11 @@ def watch(dist: ModuleType, watch: Watch) -> None:
     def init_process_group(*arguments: Any, **options: Any) -> None:
         initialize(*arguments, **options)
         watch.group = dist.new_group()
-        watch.note("init", library=LIBRARY, rank=dist.get_rank(), size=dist.get_world_size())
+        watch.note(records.Init, library=LIBRARY, rank=dist.get_rank(), size=dist.get_world_size())
 
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **options: Any) -> None:
-        watch.note("destroy")
+        watch.note(records.Destroy)
         destroy(*arguments, **options)
 
     dist.init_process_group, dist.destroy_process_group = init_process_group, destroy_process_group
@@ -57,8 +58,8 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         watch.wrapped_parameters |= trained
         watch.progress += 1  # it broadcasts the weights
         which = watch.sends(module.parameters())
-        watch.note("broadcast", what=WRAPPER, weights=len(trained), which=which)
-        watch.note("wrap", what=WRAPPER, optimizer=None, own_module=False, reduces="Average")
+        watch.note(records.Broadcast, what=WRAPPER, weights=len(trained), which=which)
+        watch.note(records.Wrap, what=WRAPPER, optimizer=None, own_module=False, reduces="Average")
 
     @functools.wraps(prepare)
     def noting_prepare(self: Any, *inputs: Any, **options: Any) -> Any:
@@ -77,7 +78,7 @@ def watch_join(module: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-        watch.note("join")
+        watch.note(records.Join)
         initialize(self, *arguments, **options)
 
     module.Join.__init__ = __init__
@@ -98,7 +99,7 @@ def _collective(function: Callable, name: str, dist: ModuleType, watch: Watch) -
         group = bound.arguments.get("group")
         if group is not None and group is not dist.group.WORLD:
             try:
-                watch.note("group", ranks=dist.get_process_group_ranks(group))
+                watch.note(records.Group, ranks=dist.get_process_group_ranks(group))
             except (ValueError, AttributeError):  # this rank is not in the group
                 pass
             return function(*arguments, **options)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdlab.check.event_log import Watch
+from hvdlab.trace import records
 
 NUMBERS = 16  # of a sketch: more than ranks, so that their parts of a gradient can be told apart
 WIDTH = 1024  # columns into which a tensor is added up before the signs
@@ -33,7 +34,6 @@ class Gradients:
         self.places: dict[int, int] = {}
         self.parameters: list[weakref.ref] = []
         self.local: dict[int, Any] = {}
-        self.passes: dict[int, int] = {}
         self.changed: int | None = None
         self.mode = self._mode(torch)
 
@@ -52,7 +52,6 @@ class Gradients:
 
     def _add(self, key: int, gradient: Any) -> None:
         if self.looks:
-            self.passes[key] = self.passes.get(key, 0) + 1
             self.local[key] = self.local.get(key, 0) + self.sketch(gradient, self.places[key])
 
     def sketch(self, tensor: Any, place: int) -> Any:
@@ -74,11 +73,9 @@ class Gradients:
         with self.torch.no_grad():
             given = [self.sketch(p.grad, self.places[id(p)]) for p in known if p.grad is not None]
         local = [self.local[id(p)] for p in known if id(p) in self.local]
-        passes = max((self.passes.get(id(p), 0) for p in known), default=0)
         return {
             "used": sum(given).tolist() if given else None,
             "local": sum(local).tolist() if local else None,
-            "passes": passes,
             "changed": self.changed,
         }
 
@@ -87,7 +84,6 @@ class Gradients:
         self.changed = None
         for parameter in parameters:
             self.local.pop(id(parameter), None)
-            self.passes.pop(id(parameter), None)
 
     # --- changes between the backward pass and the average ------------------------------------------
 
@@ -144,12 +140,17 @@ class Gradients:
             return
         self.changed = self.changed or line
         keys = {*map(id, parameters)}
+        if keys & self.pending():
+            self.watch.note(records.Clip, line, what=what)
+
+    def pending(self) -> set[int]:
+        """Return the ids of the parameters whose gradients Horovod averages now."""
+        found = set()
         for optimizer in filter(None, (reference() for reference in self.watch.exchanging)):
             for key, (handle, _) in optimizer._handles.items():  # a parameter, or a group of them
-                group = key if isinstance(key, tuple) else (key,)
-                if handle is not None and keys & {*map(id, group)}:
-                    self.watch.note("clip", line, what=what)
-                    return
+                if handle is not None:
+                    found |= {*map(id, key if isinstance(key, tuple) else (key,))}
+        return found
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
+from hvdlab.trace import records
 
 SAME_STEPS = 3  # fewer equal batches may be a coincidence
 
@@ -17,8 +18,8 @@ def batches(run: Run, facts: Facts) -> Iterator[Finding]:
     for first, second in itertools.combinations(run.ranks, 2):
         both = list(zip(run.batches(first), run.batches(second), strict=False))
         if len(both) >= SAME_STEPS and all(one and one == other for one, other in both):
-            loop = [event for event in run.all("loop") if not event["nested"]]
-            line = next((event["made"] or event["line"] for event in loop), run.line("step"))
+            loop = [event for event in run.all(records.Loop) if not event.nested]
+            line = next((event.made or event.line for event in loop), run.line(records.Step))
             seen = f"Ranks {first} and {second} read the same batch in each of {len(both)} steps."
             yield finding("identical-batches", line, seen)
             return
@@ -29,19 +30,19 @@ def whole(run: Run, facts: Facts) -> Iterator[Finding]:
     if run.split() or facts.other or run.plans_less() or len(run.ranks) < 2:
         return
     read = [
-        {event["made"]: event for event in reversed(run.of(rank, "reads"))} for rank in run.ranks
+        {event.made: event for event in reversed(run.of(rank, records.Reads))} for rank in run.ranks
     ]
     epochs = [
-        (event["made"], [loaders.get(event["made"]) for loaders in read])
-        for event in run.rank0("loop")
-        if event["made"] in read[0]
-        and event["length"] == read[0][event["made"]]["batches"]
-        and event["line"] not in facts.counted
+        (event.made, [loaders.get(event.made) for loaders in read])
+        for event in run.rank0(records.Loop)
+        if event.made in read[0]
+        and event.length == read[0][event.made].batches
+        and event.line not in facts.counted
     ]
-    fits = zip(*(run.of(rank, "fit") for rank in run.ranks), strict=False)
-    epochs += [(events[0]["line"], list(events)) for events in fits]
+    fits = zip(*(run.of(rank, records.Fit) for rank in run.ranks), strict=False)
+    epochs += [(events[0].line, list(events)) for events in fits]
     for line, events in epochs:
-        contents = {event and event["content"] for event in events}
+        contents = {event and event.content for event in events}
         if len(contents) == 1 and None not in contents:
             yield finding(
                 "identical-batches",
@@ -59,19 +60,19 @@ def orders(run: Run, facts: Facts) -> Iterator[Finding]:
         if len(of_sampler) == 1 and not facts.new_orders and run.in_epochs():
             yield finding(
                 "same-order",
-                last["made"],
+                last.made,
                 "This sampler shuffles by the number of the epoch, and the script never calls set_epoch. So "
                 "each epoch has the same order (read from the source).",
             )
-        if len(of_sampler) > 1 and all(event["order"] == last["order"] for event in of_sampler):
+        if len(of_sampler) > 1 and all(event.order == last.order for event in of_sampler):
             cause = (
-                f"set_epoch has passed {last['epoch']} each time"
-                if last["set_at"]
+                f"set_epoch has passed {last.epoch} each time"
+                if last.set_at
                 else "set_epoch is never called"
             )
             yield finding(
                 "same-order",
-                last["set_at"] or last["made"],
+                last.set_at or last.made,
                 f"The sampler gave {len(of_sampler)} epochs the same order, because {cause}.",
             )
             return
@@ -83,23 +84,23 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
     A rank may split its own shard as it likes. So only a split of equal data counts, or one that a
     DistributedSampler samples.
     """
-    sampled = {event["split"] for event in run.all("sampler") if event["replicas"] > 1}
-    for events in zip(*(run.of(rank, "split") for rank in run.ranks), strict=False):
-        equal = events[0]["of"] and len({event["of"] for event in events}) == 1
-        orders = {event["order"] for event in events}
-        if (equal or events[0]["line"] in sampled) and len(orders) > 1 and None not in orders:
+    sampled = {event.split for event in run.all(records.Sampler) if event.replicas > 1}
+    for events in zip(*(run.of(rank, records.Split) for rank in run.ranks), strict=False):
+        equal = events[0].of and len({event.of for event in events}) == 1
+        orders = {event.order for event in events}
+        if (equal or events[0].line in sampled) and len(orders) > 1 and None not in orders:
             yield finding(
                 "different-splits",
-                events[0]["line"],
+                events[0].line,
                 "This random split put other samples into its parts on each rank. So a rank trains with "
                 "samples that are for validation on another one.",
             )
             return
-    for events in zip(*(run.of(rank, "subset") for rank in run.ranks), strict=False):
-        lines = {event["line"] for event in events}
-        rows = events[0]["rows"]
-        part = rows * len(run.ranks) <= events[0]["of"] + len(run.ranks)
-        if len(lines) > 1 or len({event["order"] for event in events}) == 1:
+    for events in zip(*(run.of(rank, records.Subset) for rank in run.ranks), strict=False):
+        lines = {event.line for event in events}
+        rows = events[0].rows
+        part = rows * len(run.ranks) <= events[0].of + len(run.ranks)
+        if len(lines) > 1 or len({event.order for event in events}) == 1:
             continue
         if part:
             seen = (
@@ -119,34 +120,34 @@ def slices(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding if ranks take the same slice, or slices of the same items in different orders."""
     if run.split():
         return
-    for events in zip(*(run.of(rank, "whole") for rank in run.ranks), strict=False):
-        same = {(event["line"], event["count"], event["content"]) for event in events}
-        bounds = {tuple(event["bounds"] or ()) for event in events}
+    for events in zip(*(run.of(rank, records.Whole) for rank in run.ranks), strict=False):
+        same = {(event.line, event.count, event.content) for event in events}
+        bounds = {tuple(event.bounds or ()) for event in events}
         start = next(iter(bounds))[:1]
         if len(run.ranks) > 1 and len(same) == len(bounds) == 1 and start and start[0] is not None:
             yield finding(
                 "wrong-shard",
-                events[0]["line"],
-                f"All ranks take the same part of {events[0]['count']} items here, from item {start[0]:g}. "
+                events[0].line,
+                f"All ranks take the same part of {events[0].count} items here, from item {start[0]:g}. "
                 "So no rank reads the other items.",
             )
             return
-        if len(same) == 1 and len({event["order"] for event in events}) > 1:
+        if len(same) == 1 and len({event.order for event in events}) > 1:
             yield finding(
                 "different-splits",
-                events[0]["line"],
-                f"Each rank takes its part of the same {events[0]['count']} items, but in another order. So "
+                events[0].line,
+                f"Each rank takes its part of the same {events[0].count} items, but in another order. So "
                 "several ranks read some of the items, and no rank reads others.",
             )
             return
-        contents = {event["content"] for event in events}
-        earlier = [e["count"] for e in run.rank0("whole") if e["at"] < events[0]["at"]]
-        part = any(abs(events[0]["count"] * len(run.ranks) - n) <= len(run.ranks) for n in earlier)
+        contents = {event.content for event in events}
+        earlier = [e.count for e in run.rank0(records.Whole) if e.at < events[0].at]
+        part = any(abs(events[0].count * len(run.ranks) - n) <= len(run.ranks) for n in earlier)
         if part and len(bounds) == len(contents) == len(run.ranks) > 1:
             yield finding(
                 "wrong-shard",
-                events[0]["line"],
-                f"The {events[0]['count']} items of which each rank takes its part here are already the part "
+                events[0].line,
+                f"The {events[0].count} items of which each rank takes its part here are already the part "
                 "of one rank. So each rank takes a part of its part, and no rank reads the rest.",
             )
             return
@@ -165,34 +166,34 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
             "reads the last ones.",
         )
         return
-    for events in zip(*(run.of(rank, "shard") for rank in run.ranks), strict=False):
-        index, count = events[0]["index"], events[0]["count"]
-        same = {(event["line"], event["index"], event["count"]) for event in events}
+    for events in zip(*(run.of(rank, records.Shard) for rank in run.ranks), strict=False):
+        index, count = events[0].index, events[0].count
+        same = {(event.line, event.index, event.count) for event in events}
         if len(run.ranks) > 1 and len(same) == 1 and None not in (index, count) and count > 1:
             yield finding(
                 "wrong-shard",
-                events[0]["line"],
+                events[0].line,
                 f"All ranks take shard {index:g} of {count:g} here, so no rank reads the other shards.",
             )
             return
-        contents = {event["content"] for event in events}
+        contents = {event.content for event in events}
         cut = None not in contents and len(contents) == len(run.ranks) > 1
-        if (count or 0) > 1 and (cut or count * events[0]["outer"] > len(run.ranks)):
-            parts = {event["line"] for event in run.rank0("whole")}
+        if (count or 0) > 1 and (cut or count * events[0].outer > len(run.ranks)):
+            parts = {event.line for event in run.rank0(records.Whole)}
             where = f" (line {min(parts)})" if cut and parts else ""
             yield finding(
                 "wrong-shard",
-                events[0]["line"],
+                events[0].line,
                 f"The data that are divided into {count:g} shards here are already the part of one rank"
                 f"{where}. So each rank takes a part of its part, and no rank reads the rest. Leave out one "
                 "of the two.",
             )
             return
-        seeds = {tuple(event["seeds"] or ()) for event in events}
+        seeds = {tuple(event.seeds or ()) for event in events}
         if len(run.ranks) > 1 and (seeds == {(0, 0)} or len(seeds) > 1) and (count or 0) > 1:
             yield finding(
                 "different-splits",
-                events[0]["line"],
+                events[0].line,
                 "The data set is shuffled before this line, with another seed on each rank. So each rank "
                 "takes its shard of another order. Several ranks read some of the samples, and no rank reads "
                 "others.",
@@ -202,26 +203,26 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
 
 def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a DistributedSampler that no DataLoader gets."""
-    ended = all(run.of(rank, "end") for rank in run.ranks) and not run.crash()
-    used = {event["made"] for event in run.all("sampled")}
-    trains = {event["made"] for event in run.rank0("loop")}
+    ended = all(run.of(rank, records.End) for rank in run.ranks) and not run.crash()
+    used = {event.made for event in run.all(records.Sampled)}
+    trains = {event.made for event in run.rank0(records.Loop)}
     unsampled = {
-        event["data"]: event["made"]
-        for event in run.rank0("reads")
-        if event["made"] in trains and not event["sampled"]
+        event.data: event.made
+        for event in run.rank0(records.Reads)
+        if event.made in trains and not event.sampled
     }
-    for event in run.rank0("sampler") if run.all("step") else ():
-        if event["replicas"] > 1 and event["line"] not in used:
+    for event in run.rank0(records.Sampler) if run.all(records.Step) else ():
+        if event.replicas > 1 and event.line not in used:
             seen = (
                 "No DataLoader got this sampler until the end of the run, and nothing else read it."
             )
-            if loader := unsampled.get(event["data"]):
+            if loader := unsampled.get(event.data):
                 seen = (
                     f"The DataLoader of line {loader} reads all of the data, without this sampler."
                 )
             elif not ended:  # a line that uses it may come later
                 continue
-            yield finding("sampler-unused", event["line"], seen)
+            yield finding("sampler-unused", event.line, seen)
             return
 
 
@@ -230,42 +231,44 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     if run.split() or facts.other not in (None, "mpi4py"):
         return
     own = {rank: _evaluated_shards(run, rank) for rank in run.ranks}
-    tested = {rank: {_place(event) for event in run.of(rank, "evaluate")} for rank in run.ranks}
+    tested = {
+        rank: {_place(event) for event in run.of(rank, records.Evaluate)} for rank in run.ranks
+    }
     for event, after in run.evaluations():
-        until = "next step" if after == "step" else "end of the script"
-        unused = event["made"] is None and event["line"] in facts.unused
-        loop = event["loops"][-1][0] if event["loops"] else None
-        if after == "collective" or unused or (run.crash() and after != "step"):
+        until = "next step" if after is records.Step else "end of the script"
+        unused = event.made is None and event.line in facts.unused
+        loop = event.loops[-1][0] if event.loops else None
+        if after is records.Collective or unused or (run.crash() and after is not records.Step):
             continue
         ranks = [rank for rank in run.ranks if _place(event) in tested[rank]]
         if all(_place(event) in own[rank] for rank in ranks):
-            loader = f" (the loader of line {event['made']})" if event["made"] else ""
+            loader = f" (the loader of line {event.made})" if event.made else ""
             shown = facts.results.get(loop)
-            where = f"in line {event['line']}" if shown else "here"
+            where = f"in line {event.line}" if shown else "here"
             who = f"Each rank evaluates its own shard {where}"
             if len(ranks) < len(run.ranks):
                 who = f"Only some ranks evaluate {where}, and only their own shards"
             yield finding(
                 "metric-of-one-rank",
-                shown or event["line"],
+                shown or event.line,
                 f"{who}{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
                 f"before the {until}.",
             )
             return
 
 
-def _place(event: dict) -> tuple[int | None, int | None]:
+def _place(event: records.Evaluate) -> tuple[int | None, int | None]:
     """Return the line of an evaluation, and the line of the loader that it reads."""
-    return event["line"], event["made"]
+    return event.line, event.made
 
 
 def _evaluated_shards(run: Run, rank: int) -> set[tuple[int | None, int | None]]:
     """Return the evaluations (see `_place`) of a shard: of data that another rank does not evaluate."""
-    found = {_place(event) for event in run.of(rank, "evaluate") if event["sharded"]}
-    by_rank = [run.of(other, "evaluate") for other in run.ranks]
+    found = {_place(event) for event in run.of(rank, records.Evaluate) if event.sharded}
+    by_rank = [run.of(other, records.Evaluate) for other in run.ranks]
     for events in zip(*by_rank, strict=False):
         same = len({_place(event) for event in events}) == 1
-        contents = {event["content"] for event in events}
+        contents = {event.content for event in events}
         if same and None not in contents and len(contents) > 1:
             found.add(_place(events[0]))
     return found

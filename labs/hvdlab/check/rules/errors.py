@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
+from hvdlab.trace import records
 
 # (text of the error, mistake, where it is). The place "error" is the line that raised it, "made" the one that
 # created the object that failed, "wrap" the line that wrapped the model. The texts are those of Horovod
@@ -24,15 +25,15 @@ ERRORS = (
 def known_errors(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield the mistakes that the errors of the ranks show."""
     for rank in run.ranks:
-        for event in run.of(rank, "end"):
+        for event in run.of(rank, records.End):
             for pattern, mistake, where in ERRORS:
-                text = re.search(pattern, event["error"] or "")
-                line = {"error": event["line"], "made": event["made"], "wrap": run.line("wrap")}[
+                text = re.search(pattern, event.error or "")
+                line = {"error": event.line, "made": event.made, "wrap": run.line(records.Wrap)}[
                     where
                 ]
                 if text and (line or where != "made"):
                     said = text[0].strip().rstrip(".:,")
-                    at = f" in line {event['line']}" if where != "error" else ""
+                    at = f" in line {event.line}" if where != "error" else ""
                     seen = f'Rank {rank} ended{at} with the error "{said}".{_more(mistake, run)}'
                     yield finding(mistake, line, seen)
                     return
@@ -41,7 +42,7 @@ def known_errors(run: Run, facts: Facts) -> Iterator[Finding]:
 def _more(mistake: str, run: Run) -> str:
     """Return what the run shows besides the error, as a sentence after a space, or nothing."""
     if mistake == "unused-parameters":
-        unused = next((e["unused"] for e in run.rank0("step") if e.get("unused")), None)
+        unused = next((e.unused for e in run.rank0(records.Step) if e.unused), None)
         return f" In step 1 {unused} got no gradient." if unused else ""
     if mistake == "unfinished-accumulation":
         return " Batches before it have left gradients without a step."

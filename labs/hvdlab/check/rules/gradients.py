@@ -8,6 +8,7 @@ from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
 from hvdlab.script_analysis.legacy_keras import OLD_ARGUMENT
+from hvdlab.trace import records
 
 
 def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -19,7 +20,10 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
         kinds = {share.kind for step in steps for share in step} - {"unknown"}
         apart = divergence(run, number)
         alone = kinds == {"own"} or not (kinds or gradient_shares.wrapped(run, number))
-        if kinds == {"none"} and run.rank0("wrap"):
+        own = [event for event in run.rank0(records.Step) if event.optimizer == number]
+        if any(event.pending for event in own) and kinds != {"mean"}:
+            yield _before_average(run, number, own)
+        elif kinds == {"none"} and run.rank0(records.Wrap):
             name, line = _made(run, number)
             seen = "so its steps do not change this model"
             yield finding(
@@ -27,13 +31,11 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
                 line,
                 f"No backward pass has given a gradient to the weights that {name} holds, {seen}.",
             )
-        elif alone and not (
-            apart is None and run.exchanges()
-        ):  # else the script averages the weights
+        elif alone and (apart or not run.exchanges()):  # else the script averages the weights
             yield _alone(run, number, apart, facts)
-        elif "uneven" in kinds and not run.all("clip"):
+        elif "uneven" in kinds and not run.all(records.Clip):
             changed = (s.changed for step in steps for s in step if s.kind == "uneven")
-            line = next(filter(None, changed), run.line("step"))
+            line = next(filter(None, changed), run.line(records.Step))
             yield finding(
                 "clip-before-average",
                 line,
@@ -44,10 +46,10 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
 
 def changing(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about gradients that are changed while Horovod averages them."""
-    for event in run.all("clip"):
+    for event in run.all(records.Clip):
         yield finding(
             "clip-before-average",
-            event["line"],
+            event.line,
             "This changes the gradients while Horovod's all-reduce of them runs, which `backward` has "
             "started. So changed and unchanged gradients are averaged, or the average overwrites the change.",
         )
@@ -58,38 +60,36 @@ def _alone(run: Run, number: int | None, apart: int | None, facts: Facts) -> Fin
     """Return the finding of an optimizer that uses the gradient of its own rank only."""
     name, line = _made(run, number)
     after = f" After step {apart} the weights of the ranks differ." if apart else ""
-    wraps, own = run.rank0("wrap"), [e for e in run.rank0("step") if e["optimizer"] == number]
+    wraps, own = (
+        run.rank0(records.Wrap),
+        [e for e in run.rank0(records.Step) if e.optimizer == number],
+    )
     if run.api() == "ddp" and wraps:
-        forward = next((event["forward"] for event in own if event.get("forward")), None)
+        forward = next((event.forward for event in own if event.forward), None)
         return finding(
             "wrapper-not-called",
-            forward or run.line("step"),
+            forward or run.line(records.Step),
             f"{name} steps by the gradient of its rank only: no forward pass of the wrapper has prepared an "
             f"average, because this line calls the model itself.{after}",
         )
-    if foreign := next((event for event in wraps if event["own_module"]), None):
+    if foreign := next((event for event in wraps if event.own_module), None):
         unused = "whose trainer never calls the wrapper"
         if run.api() == "tape":
             unused = "and averages nothing that a loop passes to apply_gradients"
         old = f" Keras 3 does not accept {OLD_ARGUMENT} in line {facts.old_argument}: remove it."
         return finding(
             "gradients-not-averaged",
-            foreign["line"],
+            foreign.line,
             f"Horovod's own Keras module wrapped {name} here, {unused}.{after}"
             f"{old if facts.old_argument else ''}",
         )
-    if late := [event for event in wraps if event["optimizer"] == number]:
-        if any(event["wrapped"] for event in own):
-            return finding(
-                "step-before-average",
-                own[0]["line"],
-                f"This step uses the gradient of its rank only, although {name} is wrapped (line "
-                f"{late[0]['line']}): nothing has waited for the average before it.{after}",
-            )
+    if late := [event for event in wraps if event.optimizer == number]:
+        if any(event.wrapped for event in own):
+            return _before_average(run, number, own)
         seen = f"{name} was wrapped here, but the plain optimizer trains.{after}"
-        return finding("wrapped-too-late", late[0]["line"], seen)
+        return finding("wrapped-too-late", late[0].line, seen)
     seen = f"On each rank {name} steps by the gradient of that rank only.{after}"
-    if taped := next((event["taped_at"] for event in own if event.get("taped_at")), None):
+    if taped := next((event.taped_at for event in own if event.taped_at), None):
         line = taped
         if wraps:
             seen += " The gradients come from another tape than the distributed one."
@@ -98,10 +98,18 @@ def _alone(run: Run, number: int | None, apart: int | None, facts: Facts) -> Fin
     )
 
 
+def _before_average(run: Run, number: int | None, own: list[records.Step]) -> Finding:
+    name, line = _made(run, number)
+    seen = (
+        f"{name} (line {line}) is wrapped, and nothing has waited for the average before this step."
+    )
+    return finding("step-before-average", own[0].line, seen)
+
+
 def _made(run: Run, number: int | None) -> tuple[str, int | None]:
     """Return the name of an optimizer and the line that created it."""
-    created = next((e for e in run.rank0("optimizer") if e["optimizer"] == number), None)
-    return (created["name"], created["line"]) if created else ("The optimizer", run.line("step"))
+    created = next((e for e in run.rank0(records.Optimizer) if e.optimizer == number), None)
+    return (created.name, created.line) if created else ("The optimizer", run.line(records.Step))
 
 
 RULES = averaging, changing

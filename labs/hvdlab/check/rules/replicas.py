@@ -7,6 +7,7 @@ from hvdlab.check.replica_weights import apart_before, divergence, pair
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
+from hvdlab.trace import records
 
 
 def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -16,7 +17,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         if step is None or run.joins_in_ddp():
             continue
         ranks, difference = pair(run, number, step)
-        early = [event for event in run.weights_broadcast() if not event["steps"]]
+        early = [event for event in run.weights_broadcast() if not event.steps]
         if step == 1 and run.weights_broadcast() and run.never_sent(number):
             yield finding("no-broadcast", *_others_sent(number, run))
             continue
@@ -32,7 +33,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
                 f"differs by {difference:.1%}.",
             )
             continue
-        rates = run.values(number, step, "rate")
+        rates = [event.rate for event in run.steps(number)[step - 1]]
         cause = ""
         if len(set(rates)) > 1:
             cause = f" The learning rates are {' and '.join(f'{rate:g}' for rate in rates)}."
@@ -48,7 +49,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             continue
         yield finding(
             "replicas-diverged",
-            run.step(0, number, step)["line"],
+            run.step(0, number, step).line,
             f"The weights of ranks {ranks} {equal}differ after step {step}. The norm of one tensor "
             f"differs by {difference:.2g} (relative).{cause}",
         )
@@ -65,37 +66,39 @@ def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int |
     steps = run.steps(number)
     loads = {}
     for place, rank in enumerate(run.ranks):
-        last = steps[step - 1][place]["at"]
-        sent = [e["at"] for e in run.of(rank, "broadcast") if e["at"] <= last]
-        first = steps[step - 2][place]["at"] if step > 1 else max(sent, default=0)
-        loads[rank] = [e["line"] for e in run.of(rank, "load") if first <= e["at"] <= last]
+        last = steps[step - 1][place].at
+        sent = [e.at for e in run.of(rank, records.Broadcast) if e.at <= last]
+        first = steps[step - 2][place].at if step > 1 else max(sent, default=0)
+        loads[rank] = [e.line for e in run.of(rank, records.Load) if first <= e.at <= last]
     own = [rank for rank, lines in loads.items() if lines]
     return (own[0], loads[own[0]][0]) if len(own) == 1 else None
 
 
-def _changed_after(sent: dict, run: Run) -> tuple[int | None, str]:
+def _changed_after(sent: records.Broadcast, run: Run) -> tuple[int | None, str]:
     """Return where weights were changed between a broadcast and the first step, and what was observed.
 
     Only `load_state_dict` is seen while it changes weights. Otherwise the line is that of the broadcast.
     """
     loads: dict[int, int] = {}  # rank -> line of its first load after the broadcast
     for rank in run.ranks:
-        early = [e for e in run.of(rank, "broadcast") + run.of(rank, "load") if not e["steps"]]
-        for event in sorted(early, key=lambda e: e["at"]):
-            if event["kind"] == "load":
-                loads.setdefault(rank, event["line"])
-            elif event["weights"] != 0:
+        early = [
+            e for e in run.of(rank, records.Broadcast) + run.of(rank, records.Load) if not e.steps
+        ]
+        for event in sorted(early, key=lambda e: e.at):
+            if isinstance(event, records.Load):
+                loads.setdefault(rank, event.line)
+            elif event.weights != 0:
                 loads.pop(rank, None)
     differ = "The weights of the ranks differ before step 1."
     if loads:
         only = f"Only rank {next(iter(loads))} loads" if len(loads) == 1 else "The ranks load"
-        seen = f"{differ} {only} other weights here, after {sent['what']} of line {sent['line']}."
+        seen = f"{differ} {only} other weights here, after {sent.what} of line {sent.line}."
         return next(iter(loads.values())), seen
     seen = (
-        f"{differ} This is the last {sent['what']} before it: code below it changes the weights, or it "
+        f"{differ} This is the last {sent.what} before it: code below it changes the weights, or it "
         "sends those of another model."
     )
-    return sent["line"], seen
+    return sent.line, seen
 
 
 def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
@@ -104,34 +107,32 @@ def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
     Of two broadcasts of the same weights it is the one whose line is closer to the step of the optimizer.
     """
     sent = run.weights_broadcast()
-    step = run.step(0, number, 1)["line"] or 0
-    made = next((e for e in run.rank0("optimizer") if e["optimizer"] == number), None)
-    whose = f"{made['name']} of line {made['line']}" if made else "one optimizer"
+    step = run.step(0, number, 1).line or 0
+    made = next((e for e in run.rank0(records.Optimizer) if e.optimizer == number), None)
+    whose = f"{made.name} of line {made.line}" if made else "one optimizer"
     missing = f"No broadcast sends those that {whose} trains, and they differ after step 1."
-    lines = {(event.get("which"), event["line"]) for event in sent if event.get("which")}
+    lines = {(event.which, event.line) for event in sent if event.which}
     times = Counter(which for which, _ in lines)
-    again = [event for event in sent if times[event.get("which")] > 1]
+    again = [event for event in sent if times[event.which] > 1]
     if again:
-        event = min(again, key=lambda event: abs((event["line"] or 0) - step))
-        return event[
-            "line"
-        ], f"Another line sends the same weights as this {event['what']}. {missing}"
-    return sent[-1]["line"], f"This {sent[-1]['what']} sends other weights. {missing}"
+        event = min(again, key=lambda event: abs((event.line or 0) - step))
+        return event["line"], f"Another line sends the same weights as this {event.what}. {missing}"
+    return sent[-1].line, f"This {sent[-1].what} sends other weights. {missing}"
 
 
 def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
     """Return the line where a run should broadcast its weights, and what it does instead."""
-    if not run.all("broadcast"):
+    if not run.all(records.Broadcast):
         for name, called in facts.broadcasts:
             return called, f"The run did not reach this hvd.{name}, so no weights are broadcast"
-    wraps = run.rank0("wrap")
-    line = run.line("fit") or (wraps[0]["line"] if wraps else run.line("step"))
-    broadcasts = run.all("broadcast")
+    wraps = run.rank0(records.Wrap)
+    line = run.line(records.Fit) or (wraps[0].line if wraps else run.line(records.Step))
+    broadcasts = run.all(records.Broadcast)
     for event in broadcasts:
-        if event["what"] != "hvd.broadcast_optimizer_state":
+        if event.what != "hvd.broadcast_optimizer_state":
             return (
-                event["line"],
-                f"{event['what']} gets no weights, because it gets an empty list, or "
+                event.line,
+                f"{event.what} gets no weights, because it gets an empty list, or "
                 "variables of an optimizer, or a model that is not built yet",
             )
     return (
@@ -144,13 +145,13 @@ def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
 
 def loading(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about weights that only some ranks load after the wrapper has sent them."""
-    loads = {rank: [e for e in run.of(rank, "load") if e["wrapped"]] for rank in run.ranks}
+    loads = {rank: [e for e in run.of(rank, records.Load) if e.wrapped] for rank in run.ranks}
     loading_ranks = [rank for rank, events in loads.items() if events]
     if loading_ranks and len(loading_ranks) < len(run.ranks) and divergence(run):
         ranks = " and ".join(map(str, loading_ranks))
         yield finding(
             "loaded-on-some-ranks",
-            loads[loading_ranks[0]][0]["line"],
+            loads[loading_ranks[0]][0].line,
             f"Only rank {ranks} loads weights here, after DistributedDataParallel has sent those of rank 0, "
             f"and after step {divergence(run)} the weights of the ranks differ.",
         )

@@ -9,6 +9,7 @@ from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.check.step_growth import LESS, growth
 from hvdlab.mistakes import Finding, finding
+from hvdlab.trace import records
 
 close = partial(isclose, rel_tol=1e-3)  # learning rates, which Keras keeps as float32
 FEW_STEPS = 3  # the learning rates of fewer steps show no warmup
@@ -24,20 +25,20 @@ TWICE = 1.75  # power of the number of ranks from which on a step is too large
 
 def rate(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield findings about a learning rate that is dropped, unscaled or scaled twice."""
-    for event in run.rank0("optimizer"):
-        used = run.rates(event["optimizer"])
-        dropped, default = event.get("dropped"), event.get("default")
+    for event in run.rank0(records.Optimizer):
+        used = run.rates(event.optimizer)
+        dropped, default = event.dropped, event.default
         # If another rate than the default is in use, then a callback or the script has set it afterwards.
         if used and dropped and default and close(used[0], default) and not close(dropped, default):
             yield finding(
                 "rate-dropped",
-                event["line"],
-                f"{event['name']} gets lr={dropped:g} and drops it. Its learning rate in step 1 is "
+                event.line,
+                f"{event.name} gets lr={dropped:g} and drops it. Its learning rate in step 1 is "
                 f"{used[0]:g}.",
             )
     if run.split():
         return
-    names = {event["optimizer"]: event["name"] for event in run.rank0("optimizer")}
+    names = {event.optimizer: event.name for event in run.rank0(records.Optimizer)}
     for number in run.optimizers():
         grown = growth(run, number)
         if not grown or names.get(number) in WITHOUT_UNIT:
@@ -46,7 +47,7 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         rates = f"The learning rate is {one:g} with one rank, and {now:g} with {size} ranks"
         added = grown.total > 1
         if grown.factor >= size**TWICE:
-            adds = next((e["line"] for e in run.rank0("wrap") if e["reduces"] == "Sum"), None)
+            adds = next((e.line for e in run.rank0(records.Wrap) if e.reduces == "Sum"), None)
             sums = f", and the gradients of the {size} ranks are added" if added else ""
             yield finding(
                 "rate-scaled-twice",
@@ -64,16 +65,16 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
 def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a large learning rate without a warmup."""
     rates = run.rates()
-    name = next((event["name"] for event in run.rank0("optimizer")), "")
+    name = next((event.name for event in run.rank0(records.Optimizer)), "")
     if len(rates) < FEW_STEPS or name in OTHER_SCALE or len(run.ranks) < 2:
         return
-    momentum = run.rank0("step")[0]["momentum"]
+    momentum = run.rank0(records.Step)[0].momentum
     if name in ADAPTIVE:
         large = rates[0] > LARGE_ADAPTIVE
     else:
         large = rates[0] / max(1e-6, 1 - momentum) > LARGE_SGD
     if large and max(rates) <= rates[0] * 1.001:
-        losses = [event["loss"] for event in run.rank0("step") if event["loss"] is not None]
+        losses = [event.loss for event in run.rank0(records.Step) if event.loss is not None]
         loss = (
             f" The loss of rank 0 is {losses[0]:.3g} in step 1 and {max(losses):.3g} at most."
             if losses
@@ -82,7 +83,7 @@ def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
         value = f"{rates[0]:g}" + (f" with momentum {momentum:g}" if momentum else "")
         yield finding(
             "no-warmup",
-            run.rank0("step")[0]["rate_line"] or run.line("optimizer"),
+            run.rank0(records.Step)[0].rate_line or run.line(records.Optimizer),
             f"{name} starts with its full learning rate of {value}.{loss}",
         )
 
@@ -90,7 +91,7 @@ def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
 def files(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a file that several ranks write."""
     # What a download writes is judged by `downloads`.
-    downloaded = {event["line"] for event in run.all("download")} | set(facts.downloads)
+    downloaded = {event.line for event in run.all(records.Download)} | set(facts.downloads)
     shared = {
         path: ranks
         for path, ranks in run.saves().items()
@@ -103,7 +104,7 @@ def files(run: Run, facts: Facts) -> Iterator[Finding]:
         more = f" Also in line {' and '.join(map(str, sorted(others)))}." if others else ""
         yield finding("all-write-one-file", line, f"Ranks {writers} wrote {path}.{more}")
         return
-    if facts.saves and not run.all("save"):
+    if facts.saves and not run.all(records.Save):
         yield finding(
             "all-write-one-file",
             facts.saves[0],
@@ -120,7 +121,7 @@ def norms(run: Run, facts: Facts) -> Iterator[Finding]:
     if score > DRIFT:
         yield finding(
             "batch-norm-drift",
-            run.line("norm") or run.line("wrap"),
+            run.line(records.Norm) or run.line(records.Wrap),
             f"After step {step} the running means of batch norm layer {layer} differ by {score:.2f} "
             "standard deviations, because the ranks read different data. The ranks evaluate different "
             "networks.",
@@ -129,8 +130,8 @@ def norms(run: Run, facts: Facts) -> Iterator[Finding]:
 
 def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a file that all ranks download at the same time."""
-    requested = {event["line"] for event in run.all("download")}
-    requested -= {event["line"] for event in run.all("download") if event["locked"]}
+    requested = {event.line for event in run.all(records.Download)}
+    requested -= {event.line for event in run.all(records.Download) if event.locked}
     for path, ranks in run.saves().items():
         if len(ranks) > 1 and requested & set(ranks.values()):
             line = next(iter(ranks.values()))
@@ -138,7 +139,7 @@ def downloads(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding("download-race", line, seen)
             return
     for line in facts.downloads:
-        if any(event["locked"] for event in run.all("download") if event["line"] == line):
+        if any(event.locked for event in run.all(records.Download) if event.line == line):
             continue
         yield finding(
             "download-race",

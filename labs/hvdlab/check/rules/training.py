@@ -10,6 +10,7 @@ from hvdlab.check.static import Facts
 from hvdlab.check.unequal_rounds import left_early, own_loops
 from hvdlab.mistakes import Finding, finding
 from hvdlab.script_analysis.collectives import GRADIENTS
+from hvdlab.trace import records
 
 
 def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -30,7 +31,7 @@ def stopping(run: Run, facts: Facts) -> Iterator[Finding]:
 
 def unequal(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about ranks with different numbers of batches, or with their own way out of a loop."""
-    if run.all("join") or run.split():
+    if run.all(records.Join) or run.split():
         return
     for line, lengths in run.lengths().items():
         if len(set(lengths.values())) > 1 and line not in facts.counted:
@@ -89,7 +90,7 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
 def _own_steps(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a training step that one rank makes under a test of the rank."""
     lines = {
-        rank: {n for e in run.of(rank, "step") if run.all("wrap") for n in e["stack"]}
+        rank: {n for e in run.of(rank, records.Step) if run.all(records.Wrap) for n in e.stack}
         for rank in run.ranks
     }
     for rank, other in itertools.permutations(run.ranks, 2):
@@ -117,8 +118,7 @@ def _in_graphs(run: Run, facts: Facts) -> Iterator[Finding]:
         for rank, other in itertools.permutations(run.ranks, 2):
             events = of_rank.get(rank, [])
             calls, others = (
-                Counter((e["op"], e["line"]) for e in each)
-                for each in (events, of_rank.get(other, []))
+                Counter((e.op, e.line) for e in each) for each in (events, of_rank.get(other, []))
             )
             for op, line in calls - others:
                 tested = line if line in facts.guarded else None

@@ -1,0 +1,503 @@
+"""The records of a trace. Each has a class, whose name in lower case is its `kind` in the file.
+
+Hashes stand for data: two ranks that read the same samples write the same hash.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Loops = list[list[int]]  # [line, round] of the loops that are running, the outermost first
+Stack = list[int]  # lines of the script that have led here, the outermost first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Something that a rank did.
+
+    Attributes:
+        at: seconds since the start of the watch.
+        steps: optimizer steps so far.
+        line: of the script or of a module of it (see `hvdlab.check.places`), or None.
+    """
+
+    at: float = 0.0
+    steps: int = 0
+    line: int | None = None
+
+
+# --- the run ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Record):
+    """The watch of a rank began."""
+
+    rank: int = 0
+    size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Record):
+    """The script ended: with an error in one line, or None; `made` is the line that created what failed."""
+
+    error: str | None = None
+    made: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module(Record):
+    """The script imported a module of its folder. `block` is added to its lines."""
+
+    path: str
+    block: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread(Record):
+    """The script imported a file that is neither in its folder nor installed."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices(Record):
+    """The rank sees GPUs: how many, and the value of CUDA_VISIBLE_DEVICES."""
+
+    count: int
+    visible: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spawn(Record):
+    """The script starts processes by itself, and the watch ends it."""
+
+
+# --- Horovod and torch.distributed ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(Record):
+    """The rank has joined the others; `library` is torch.distributed, or None for Horovod."""
+
+    rank: int = 0
+    size: int
+    library: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrap(Record):
+    """An optimizer, a tape or a model was wrapped.
+
+    Attributes:
+        what: the wrapper.
+        optimizer: number of the optimizer in it, or None.
+        own_module: whether it is one of Horovod's own Keras module.
+        reduces: "Average", "Sum" or "Adasum".
+    """
+
+    what: str
+    optimizer: int | None
+    own_module: bool = False
+    reduces: str = "Average"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broadcast(Record):
+    """Weights or the state of an optimizer were sent: how many weights, and a number that stands for them."""
+
+    what: str
+    weights: int | None
+    which: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Record):
+    """A call names a process set or group of these ranks."""
+
+    ranks: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(Record):
+    """The rank takes part in the collectives of ranks that have more batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destroy(Record):
+    """The process group was destroyed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective(Record):
+    """A collective was called, with the name that the script gives to its tensor."""
+
+    op: str
+    name: str | None = None
+    stack: Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced(Record):
+    """A collective became a part of a graph of TensorFlow: of the graph with this number of a function."""
+
+    op: str
+    function: str | None
+    graph: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Record):
+    """A call that may wait for other ranks lasts long."""
+
+    op: str
+    name: str | None = None
+    loops: Loops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continues(Record):
+    """The call that lasted long has returned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaTensor(Record):
+    """A Horovod without CUDA got a tensor on this device, and the watch ends the script."""
+
+    device: str
+
+
+# --- training ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Record):
+    """An optimizer was created.
+
+    Attributes:
+        optimizer: its number, in the order of creation.
+        name: its class.
+        api: "torch" or "keras".
+        dropped: a learning rate that it got as `lr` and does not use.
+        default: learning rate of its class.
+    """
+
+    optimizer: int
+    name: str
+    api: str
+    dropped: float | None = None
+    default: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callback(Record):
+    """`fit` got a callback that stops, or sets the learning rate."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm(Record):
+    """The first layer of batch norm was created."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Sketches of the gradients of a step, see `hvdlab.check.gradient_shares`.
+
+    Attributes:
+        used: of the gradient that the optimizer uses, or None.
+        local: of what the backward passes of this rank have given since the last step, or None.
+        changed: line that has changed the gradients between the two, or None.
+    """
+
+    used: list[float] | None
+    local: list[float] | None
+    changed: int | None = None
+
+
+@dataclass(frozen=True)
+class NormStatistics:
+    """The running statistics of a layer of batch norm, and how much of the mean is not its initial value."""
+
+    mean: list[float]
+    variance: list[float]
+    filled: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Record):
+    """A step of an optimizer.
+
+    Attributes:
+        optimizer: its number, or None if it was created before the watch.
+        wrapped: whether the object that steps is Horovod's wrapper.
+        loops, stack: where.
+        forward: line that called the model since the last step.
+        loss, rate, momentum: of the step; None where they are not known.
+        rate_line: line that has set the rate.
+        batch: hash of what the model read.
+        rows: its length.
+        start, weights: norms of the weights before and after the step.
+        unsent: whether no broadcast has sent these weights.
+        unused: name of a weight of the wrapped model that got no gradient.
+        planned: steps that the loops around it make in total.
+        taped_at: line that got the gradients from a tape.
+        pending: whether Horovod still averages gradients when the step begins.
+        gradient: sketches, in the first steps.
+        statistics: of batch norm, in some steps.
+    """
+
+    optimizer: int | None
+    wrapped: bool
+    loops: Loops
+    stack: Stack
+    forward: int | None = None
+    loss: float | None = None
+    rate: float | None
+    rate_line: int | None = None
+    momentum: float = 0.0
+    batch: str | None = None
+    rows: int | None = None
+    start: list[float] | None = None
+    weights: list[float]
+    unsent: bool = False
+    unused: str | None = None
+    planned: int | None = None
+    taped_at: int | None = None
+    pending: bool = False
+    gradient: Gradient | None = None
+    statistics: list[NormStatistics] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Record):
+    """Gradients were changed while Horovod averages them, by this function."""
+
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Record):
+    """`fit` was called: batches of an epoch, and the hash of the data."""
+
+    length: int | None
+    content: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted(Record):
+    """`fit` has returned, after all epochs or before (`cut`)."""
+
+    cut: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop(Record):
+    """A training loop has made its first round.
+
+    Attributes:
+        length: its rounds, or None.
+        made: line that created what it reads.
+        nested: whether it is around another training loop.
+    """
+
+    length: int | None
+    made: int | None
+    nested: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass(Record):
+    """A training loop has ended: its rounds, how ("at its end", "early" or "cut"), and by which line."""
+
+    iterations: int
+    left: str
+    leaves: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Record):
+    """A value on which a stop depends."""
+
+    text: str
+    value: float
+    loops: Loops
+    stack: Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Record):
+    """A model was evaluated.
+
+    Attributes:
+        made: line of the loader, or None.
+        sharded: whether it reads the shard of one rank.
+        content: hash of the data, or None.
+        loops: where.
+    """
+
+    made: int | None
+    sharded: bool
+    content: int | None
+    loops: Loops
+
+
+# --- data -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Record):
+    """Data were divided at random: hashes of the parts, and of the data if known."""
+
+    order: int | str | None
+    of: int | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subset(Record):
+    """A DistributedSampler samples a subset: hash of its indices, its rows, and the rows of all data."""
+
+    order: int
+    rows: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard(Record):
+    """A rank takes one of several shards of data.
+
+    Attributes:
+        count, index: how many there are, and which one.
+        seeds: of the shuffle before; None without a shuffle.
+        outer: shards of which the data are one already.
+        content: hash of the data if the script has cut them by the rank.
+    """
+
+    count: float | None
+    index: float | None
+    seeds: list[float | None] | None
+    outer: float
+    content: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Record):
+    """A rank takes a part of something by its rank: hashes of it, and the bounds of a slice."""
+
+    count: int
+    content: int
+    order: int
+    bounds: list[float | None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler(Record):
+    """A DistributedSampler was created: its replicas, the split it samples, and a number for the data."""
+
+    replicas: int
+    split: int | None
+    data: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Record):
+    """A loader got the DistributedSampler of a line, or reads it."""
+
+    made: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Record):
+    """A shuffling DistributedSampler gave an epoch its order; `set_at` is the line of set_epoch."""
+
+    made: int | None
+    epoch: int
+    set_at: int | None
+    order: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads(Record):
+    """A loader began to read.
+
+    Attributes:
+        made: its line.
+        data: a number for the data set.
+        sampled: whether a DistributedSampler shards it.
+        rows, batches: of an epoch, or None.
+        content: hash of the data if it reads all of them.
+    """
+
+    made: int | None
+    data: int = 0
+    sampled: bool = False
+    rows: int | None = None
+    batches: int | None = None
+    content: int | None = None
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(Record):
+    """Weights or a state were loaded; is the model in a DistributedDataParallel?"""
+
+    wrapped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save(Record):
+    """A file was written."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock(Record):
+    """A file was locked."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download(Record):
+    """Something was requested from a server, under a lock or not."""
+
+    url: str
+    locked: bool
+
+
+FIELDS = {kind: [f.name for f in dataclasses.fields(kind)] for kind in Record.__subclasses__()}
+KINDS = {kind.__name__.lower(): kind for kind in Record.__subclasses__()}
+
+
+Trace = dict[int, list[Record]]  # rank -> what it did, in the order in which it happened
+
+
+def as_line(record: Record, number: Callable[[object], float | None]) -> str:
+    """Return the line of a file that holds a record.
+
+    Args:
+        number: returns the number that a value of a framework stands for.
+    """
+    fields = {name: getattr(record, name) for name in FIELDS[type(record)]}
+    return json.dumps({"kind": type(record).__name__.lower(), **fields}, default=number)
+
+
+def from_line(line: str) -> Record:
+    """Return the record of a line that `as_line` has made."""
+    return from_fields(json.loads(line))
+
+
+def from_fields(fields: dict) -> Record:
+    """Return the record with these fields, one of which is its `kind`."""
+    fields = dict(fields)
+    kind = KINDS[fields.pop("kind")]
+    if fields.get("gradient"):
+        fields["gradient"] = Gradient(**fields["gradient"])
+    if kind is Step and fields.get("statistics"):
+        fields["statistics"] = [NormStatistics(**each) for each in fields["statistics"]]
+    return kind(**fields)
