@@ -1,9 +1,10 @@
 """The collective that is named where the ranks make different calls."""
 
 import pytest
+from check_events import as_run
 
 from hvdlab.check.call_sequences import difference
-from hvdlab.check.run_events import Run
+from hvdlab.trace import records
 
 
 def ranks(*calls):
@@ -15,7 +16,7 @@ def ranks(*calls):
             {"kind": "collective", "op": op, "name": name, "stack": stack, "line": stack[-1]}
             for (op, name), (_, stack) in zip(named, of_rank, strict=True)
         ]
-    return Run(events)
+    return as_run(events)
 
 
 @pytest.mark.parametrize(
@@ -58,5 +59,7 @@ def test_a_function_in_which_both_ranks_step_is_not_the_line():
     run = ranks([("mean", [20, 42])], [])
     assert difference(run, {}).line == 20
     for events in run.events.values():
-        events.append({"kind": "step", "stack": [20, 40]})
+        events.append(
+            records.Step(optimizer=0, wrapped=True, loops=[], rate=0.1, weights=[], stack=[20, 40])
+        )
     assert difference(run, {}).line == 42

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from check_cases import ROOT
-from check_events import run
+from check_events import as_run, run
 
 from hvdlab import cli, launch
 from hvdlab.check import command
 from hvdlab.check.command import CheckError, check
 from hvdlab.check.report import Checked
-from hvdlab.check.run_events import Run
 from hvdlab.faults import faults, write
 from hvdlab.system import open_mpi
 
@@ -153,7 +152,7 @@ def test_an_error_after_the_last_step_may_come_from_what_the_check_left_out(kind
         of[-2:-1] = []  # the pass of the correct run
         of.insert(0, {"kind": "fit", "line": 9, "length": 5, "steps": 0, "content": None})
         of.insert(-1, {"kind": kind, "line": 6, "steps": 5, **facts})
-    sentence = command._left_out(Run(events))
+    sentence = command._left_out(as_run(events))
     assert bool(sentence) == stated
     if stated:
         assert (

@@ -26,7 +26,7 @@ def test_what_two_ranks_wait_in(one, other, found, tmp_path, monkeypatch):
     for rank, (op, name, *traced) in enumerate((one, other)):
         loops = [[5, 1], [6 + rank if op == "a step" else 6, 2]]
         event = {"kind": "waiting", "at": 1, "steps": 0, "op": op, "name": name, "loops": loops}
-        events = [{"kind": "traced", "at": 0, "steps": 0}] * sum(traced) + [event]
+        events = [{"kind": "traced", "op": "", "function": "f", "graph": 0}] * sum(traced) + [event]
         (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     with Deadlock(tmp_path, 2) as guard:
         end = time.monotonic() + (10 if found else 1)

@@ -211,9 +211,6 @@ def test_the_ranks_take_slices_of_one_order(orders, contents, wanted, facts):
         ([3, 4], 5, "for batch in loader", []),  # each rank has its own files
         ([None, None], 5, "for batch in loader", []),
         ([3, 3], 9, "for batch in loader", []),  # the loop reads a part of the loader
-        ([3, 3], 5, "steps = len(loader) // hvd.size()\nfor batch in loader", []),
-        ([3, 3], 5, "epochs //= hvd.size()\nfor batch in loader", []),
-        ([3, 3], 5, "loss = loss / hvd.size()\nfor batch in loader", [("identical-batches", 4)]),
     ],
 )
 def test_ranks_that_read_all_data_in_orders_of_their_own_are_named(
@@ -225,6 +222,20 @@ def test_ranks_that_read_all_data_in_orders_of_their_own_are_named(
         read = dict(kind="reads", line=6, made=4, rows=9, data=1, sampled=False)
         plus(events, rank, **read, batches=batches, content=content)
     assert named(events, facts(("for batch in loader", loop))) == wanted
+
+
+@pytest.mark.parametrize(
+    "planned, wanted",
+    [(10, [("identical-batches", 4)]), (5, []), (None, [("identical-batches", 4)])],
+)
+def test_all_data_may_be_read_by_each_rank_in_fewer_steps(planned, wanted, facts):
+    """A single process plans 10 steps in total."""
+    events = run(planned=lambda rank, step: planned)
+    for rank in events:
+        next(e for e in events[rank] if e["kind"] == "loop")["made"] = 4
+        plus(events, rank, kind="reads", line=6, made=4, rows=9, batches=5, content=3)
+    alone = run(ranks=1, planned=lambda rank, step: 10, rate=lambda rank, step: 0.1)
+    assert named(events, facts(), alone) == wanted
 
 
 @pytest.mark.parametrize(
@@ -296,25 +307,6 @@ def test_a_shard_is_not_taken_of_the_part_of_one_rank(outer, contents, wanted, f
     for rank, content in enumerate(contents):
         plus(events, rank, **SHARD | {"index": rank, "outer": outer, "content": content})
     assert named(events, facts()) == wanted
-
-
-def test_a_metric_that_no_collective_gets_is_named_although_another_one_is_combined(facts):
-    events = run()
-    for rank in events:
-        call = dict(kind="evaluate", steps=5, line=10, made=3, sharded=True, content=None)
-        plus(events, rank, **call, loops=[[8, 1]])
-        plus(events, rank, kind="collective", line=13, op="hvd.allreduce")
-    below = """
-for batch in test:
-    loss += f(model(batch))
-    correct += g(model(batch))
-n = len(test)
-loss = hvd.allreduce(loss)
-"""
-    step = "    optimizer.step()\n"
-    assert named(events, facts((step, step + below.strip()))) == []
-    shown = facts((step, step + below.strip() + "\nprint(loss, correct)"))
-    assert named(events, shown) == [("metric-of-one-rank", 13)]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,7 @@
 """What is said of a script's settings - rate, files, batch norm - on events written by hand."""
 
 import pytest
-from check_events import judge, named, plus, run
-
-from hvdlab.check.static import read
-
-UNSCALED = ("lr=0.1 * hvd.size()", "lr=0.1")
+from check_events import as_run, judge, named, plus, run
 
 
 def changed(events, kind, **facts):
@@ -15,66 +11,84 @@ def changed(events, kind, **facts):
     return events
 
 
-def test_an_unscaled_rate_is_right_where_the_global_batch_stays(facts):
-    assert named(run(), facts(UNSCALED)) == [("rate-unscaled", 3)]
-    halved = facts(UNSCALED, ("in loader", "in Loader(batch_size=64 // hvd.size())"))
-    assert named(run(), halved) == []
+def alone(**changes):
+    """The events of a run with one rank, in which the rate is 0.1."""
+    return run(ranks=1, **{"rate": lambda rank, step: 0.1, **changes})
 
 
-def test_the_unscaled_rate_is_that_of_the_optimizer_that_trains(facts):
-    made = facts(
-        (f"optimizer = SGD(model.parameters(), {UNSCALED[0]})", "optim.SGD(w, 1)\noptim.SGD(w, 2)")
-    )
-    assert named(changed(run(), "optimizer", line=4), made) == [("rate-unscaled", 4)]
-    assert named(changed(run(), "optimizer", line=99), made) == [("rate-unscaled", 3)]
+def rates(*values):
+    return lambda rank, step: values[min(step, len(values) - 1)]
 
 
-def test_nothing_is_said_of_a_rate_that_is_set_in_another_file(facts):
-    elsewhere = facts(("SGD(model.parameters(), lr=0.1 * hvd.size())", "make_optimizer(model)"))
-    assert named(run(), elsewhere) == []
-
-
-def test_a_rate_with_two_factors_is_scaled_twice(facts):
-    twice = facts(("0.1 * hvd.size()", "0.1 * hvd.size() * hvd.size()"))
-    assert named(run(), twice) == [("rate-scaled-twice", 3)]
-    one_and_a_half = facts(("hvd.size()", "hvd.size() * math.sqrt(hvd.size())"))
-    assert named(run(), one_and_a_half) == []
+GROWING = rates(0.1, 0.11, 0.12)
 
 
 @pytest.mark.parametrize(
-    "rate, reduces, loss, wanted",
+    "one, two, wanted",
     [
-        ("0.1 * hvd.size()", "Sum", "", [("rate-scaled-twice", 4)]),
-        ("0.1 * hvd.size()", "Sum", "loss = loss / hvd.size()", []),
-        ("0.1", "Sum", "", []),  # the sum is a factor of the number of ranks
-        ("0.1", "Sum", "loss = loss / hvd.size()", [("rate-unscaled", 3)]),
-        ("0.1 * hvd.size()", "Adasum", "", []),
+        (rates(0.1), rates(0.2), []),
+        (rates(0.1), rates(0.1), [("rate-unscaled", 3)]),
+        (rates(0.1), rates(0.4), [("rate-scaled-twice", 3)]),
+        (rates(0.1), rates(0.1 * 2**0.5), []),
+        (rates(0.1), rates(0.1 * 2**1.5), []),
+        (rates(0.1, 0.09), rates(0.1, 0.09), [("rate-unscaled", 3)]),  # a decay
+        (rates(0.1), GROWING, []),  # a warmup from the rate of a single process
+        (
+            rates(0.1),
+            rates(0.05, 0.055, 0.06),
+            [("rate-unscaled", 3)],
+        ),  # Horovod's, up to that rate
+        (GROWING, GROWING, [("rate-unscaled", 3)]),  # a warmup of a number of steps
+        (GROWING, rates(0.2, 0.22, 0.24), []),
+        (GROWING, rates(0.4, 0.44, 0.48), []),  # twice, or half as many steps of a warmup
     ],
 )
-def test_a_sum_of_the_gradients_is_a_factor_too(rate, reduces, loss, wanted, facts):
-    source = facts(("0.1 * hvd.size()", rate), ("    optimizer.step()", f"    {loss or 'pass'}"))
-    assert named(changed(run(), "wrap", reduces=reduces), source) == wanted
+def test_the_rate_is_compared_with_that_of_one_rank(one, two, wanted, facts):
+    assert named(run(rate=two), facts(), alone(rate=one)) == wanted
+    assert named(run(rate=two), facts()) == []  # nothing to compare with
 
 
-def test_a_tape_in_a_graph_is_named_where_it_is_wrapped(facts):
-    source = facts(
-        ("    optimizer.step()", "    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)")
-    )
-    tape = {"what": "hvd.DistributedGradientTape", "reduces": "Sum"}
-    assert named(changed(run(), "wrap", **tape), source) == [("rate-scaled-twice", 7)]
-    assert named(changed(run(), "wrap", **tape), facts()) == [("rate-scaled-twice", 4)]
+def test_an_unscaled_rate_is_right_where_the_global_batch_stays(facts):
+    small = run(rate=rates(0.1), rows=lambda rank, step: 32)
+    assert named(small, facts(), alone(rows=lambda rank, step: 64)) == []
+    assert named(small, facts(), alone(rows=lambda rank, step: 32)) == [("rate-unscaled", 3)]
 
 
-def test_a_scheduler_that_replaces_the_rate_is_named(facts):
-    cycle = facts(("for batch", "OneCycleLR(optimizer, max_lr=0.1)\nfor batch"))
-    (found,) = judge(run(), cycle)
-    assert (found.id, found.line) == ("rate-unscaled", 6)
-    assert "This replaces the learning rate of the optimizer" in found.seen
+def sketched(total):
+    """A change of steps: their optimizer uses the average of two gradients, times a factor."""
+    own = [[1.0] * 8 + [0.0] * 8, [0.0] * 8 + [1.0] * 8]
+    used = [total * (a + b) / 2 for a, b in zip(*own, strict=True)]
+    return lambda rank, step: {"used": used, "local": own[rank], "changed": None}
 
 
-def test_adasum_wants_no_factor_in_the_rate(facts):
-    for reduces, wanted in (("Adasum", []), ("Average", [("rate-unscaled", 3)])):
-        assert named(changed(run(), "wrap", reduces=reduces), facts(UNSCALED)) == wanted
+@pytest.mark.parametrize(
+    "rate, total, loss, reduces, wanted",
+    [
+        (0.2, 2, 1.0, "Sum", [("rate-scaled-twice", 4)]),
+        (0.2, 2, 0.5, "Sum", []),  # the loss is divided
+        (0.1, 2, 1.0, "Sum", []),  # the sum is a factor of the number of ranks
+        (0.1, 2, 0.5, "Sum", [("rate-unscaled", 3)]),
+        (0.2, 2, 1.0, "Average", [("rate-scaled-twice", 3)]),  # added in another way
+        (0.1, 1, 1.0, "Adasum", []),
+    ],
+)
+def test_a_sum_of_the_gradients_is_a_factor_too(rate, total, loss, reduces, wanted, facts):
+    events = run(rate=rates(rate), loss=rates(loss), gradient=sketched(total))
+    assert named(changed(events, "wrap", reduces=reduces), facts(), alone()) == wanted
+
+
+def test_the_rate_of_adadelta_is_not_judged(facts):
+    events = changed(run(rate=rates(1.0)), "optimizer", name="Adadelta")
+    assert named(events, facts(), alone(rate=rates(1.0))) == []
+
+
+def test_a_run_that_loads_what_the_other_one_has_saved_is_not_compared(facts):
+    single = plus(alone(), 0, kind="load", line=3)
+    compared = as_run(run(rate=rates(0.1)))
+    compared.compare(as_run(single))
+    assert compared.single is None
+    compared.compare(as_run(alone()))
+    assert compared.single
 
 
 def test_a_file_of_all_ranks_is_a_mistake_and_one_of_each_is_none(facts):
@@ -211,42 +225,21 @@ def test_what_a_run_of_a_few_steps_does_not_come_to_is_read_from_the_source(line
     [
         ("if hvd.rank == 0:\n    print(1)", [("function-not-called", 8)]),
         ("hvd.allreduce(loss)\nprint(loss)", [("result-discarded", 8)]),
-        (
-            "s = optim.lr_scheduler.StepLR(o, 1)\nif hvd.rank() == 0:\n    s.step()",
-            [("replicas-diverged", 10)],
-        ),
     ],
 )
-def test_a_call_without_effect_or_on_some_ranks_is_read_from_the_source(new, wanted, facts):
+def test_a_call_without_effect_is_read_from_the_source(new, wanted, facts):
     end = "    optimizer.step()\n"
     assert named(run(), facts((end, f"{end}{new}\n"))) == wanted
 
 
-def ran(events):
-    return [[event for event in of if event["kind"] == "branch"] for of in events.values()]
-
-
 @pytest.mark.parametrize(
-    "taken, wanted",
-    [
-        (False, [("rate-unscaled", 6)]),
-        (True, []),
-        (None, []),  # a test in a loop: a later round may take the other branch
-    ],
+    "name, wanted",
+    [("EarlyStopping", "own-stop"), ("LearningRateWarmupCallback", "replicas-diverged")],
 )
-def test_the_rate_is_that_of_the_branch_that_ran(taken, wanted, facts, tmp_path):
-    facts(
-        (
-            "optimizer = SGD(model.parameters(), lr=0.1 * hvd.size())",
-            "scale = 1\nif args.adasum:\n    scale = hvd.size()\noptimizer = SGD(w, lr=0.1 * scale)",
-        )
-    )
-    events = run()
-    for rank in events:
-        plus(events, rank, kind="branch", line=4, column=0, taken=taken)
-    assert named(events, read(tmp_path / "script.py", ran(events))) == wanted
-    del events[1][-2]  # rank 1 ended before it
-    assert named(events, read(tmp_path / "script.py", ran(events))) == []
+def test_a_callback_that_only_some_ranks_have_is_named(name, wanted, facts):
+    events = plus(run(), 0, kind="callback", line=8, name=name)
+    assert named(events, facts()) == [(wanted, 8)]
+    assert named(plus(events, 1, kind="callback", line=8, name=name), facts()) == []
 
 
 @pytest.mark.parametrize(
@@ -284,11 +277,3 @@ def test_a_callback_that_fails_under_legacy_keras_is_named_where_it_was_created(
 ):
     events = changed(run(), "end", error=error, made=made, line=12)
     assert named(events, facts()) == [(id, 9) for id in wanted]
-
-
-def test_a_rate_that_grows_with_the_ranks_of_one_machine_is_named(facts):
-    local = facts(("hvd.size()", "hvd.local_size()"))
-    (found,) = judge(run(), local)
-    assert (found.id, found.line) == ("rate-unscaled", 3) and "one machine only" in found.seen
-    assert named(run(), facts(("hvd.size()", "(hvd.size() if big else hvd.local_size())"))) == []
-    assert named(changed(run(), "wrap", reduces="Adasum"), local) == []

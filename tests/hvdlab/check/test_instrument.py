@@ -48,10 +48,6 @@ mine, first = parts[rank], out[:rank]
         def again(self, test):
             return test
 
-        def branch(self, line, column, fixed, test):
-            self.seen.append(("branch", line, column, fixed))
-            return bool(test)
-
         def decide(self, line, text, value):
             self.seen.append((line, text))
             return value
@@ -73,7 +69,6 @@ mine, first = parts[rank], out[:rank]
     assert ("part", 17, 1, None, 2) in Watch.seen and ("whole", 19) in Watch.seen
     assert ("each", 2) in Watch.seen and ("rounds", 10) in Watch.seen
     assert {(5, "best"), (5, "value"), (5, "i")} <= set(Watch.seen)
-    assert ("branch", 12, 0, False) in Watch.seen
 
 
 def test_a_stop_that_rank_0_tells_the_others_is_not_its_own():

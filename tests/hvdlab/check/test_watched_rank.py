@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import types
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -23,12 +24,14 @@ from hvdlab.check.hooks.tensorflow import of_shard
 from hvdlab.check.hooks.torch import _norms
 from hvdlab.check.hooks.torch_data import _read_by
 from hvdlab.check.watched_rank import _lines, files_and_locks
+from hvdlab.trace import records
 
 
 def watched(folder, source, **names):
     """Run a source under a watch; return the names that it leaves, the steps, and its events."""
     watch = Watch(folder, "script", rank=0, size=1, limit=8)
-    names |= {instrument.WATCH: watch, "step": watch.step}
+    facts = {"optimizer": 0, "wrapped": True, "rate": 0.1, "weights": []}
+    names |= {instrument.WATCH: watch, "step": partial(watch.step, **facts)}
     code = compile(instrument.instrument(source, "script"), "script", "exec")
     types.FunctionType(code, names)()
     return names, watch.steps, noted(folder)
@@ -100,30 +103,6 @@ def test_a_while_loop_is_noted_as_a_for_loop_is(tmp_path, loop):
     assert steps == [[[began["line"], i]] for i in range(1, 6)]
 
 
-def test_a_branch_is_noted_with_its_result_and_in_a_loop_without(tmp_path):
-    source = """\
-scale = hvd.size() if fast else 1
-def rate(epoch):
-    if epoch < 1:
-        return hvd.size()
-    return 2
-if slow:
-    scale = hvd.size()
-elif fast:
-    scale += hvd.size()
-rate(0)
-for epoch in range(3):
-    rate(epoch)
-if hvd.rank() == 0:
-    scale *= hvd.size()
-"""
-    hvd = types.SimpleNamespace(size=lambda: 2, rank=lambda: 0)
-    names, _, events = watched(tmp_path, source, hvd=hvd, fast=[1], slow=0)
-    assert names["scale"] == 8
-    found = [(e["line"], e["column"], e["taken"]) for e in events if e["kind"] == "branch"]
-    assert found == [(1, 8, True), (6, 0, False), (8, 0, True), (3, 4, True), (3, 4, None)]
-
-
 def test_a_collective_keeps_the_lines_of_all_functions_around_it(tmp_path):
     source = """\
 def mean():
@@ -144,7 +123,8 @@ def test_the_line_that_created_a_failing_object_is_noted():
     script = compile("\n\nfail(callback)", "script.py", "exec")
     with pytest.raises(AttributeError) as error:
         exec(script, {**library, "callback": callback})
-    assert _lines(error.value, "script.py") == (3, 7)
+    watch = types.SimpleNamespace(blocks={"script.py": 0})
+    assert _lines(error.value, watch) == (3, 7)
 
 
 def test_a_lock_is_noted_once_however_often_it_is_asked_for(tmp_path):
@@ -405,11 +385,10 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
 
 
 def test_an_event_may_hold_a_number_of_any_library(tmp_path):
-    Watch(tmp_path, "script", rank=0, size=1, limit=8).note(
-        "fitted", cut=np.bool_(True), of=tmp_path
-    )
-    (event,) = [event for event in noted(tmp_path) if event["kind"] == "fitted"]
-    assert (event["cut"], event["of"]) == (1, None)
+    watch = Watch(tmp_path, "script", rank=0, size=1, limit=8)
+    watch.note(records.Split, order=np.int64(3), of=tmp_path)
+    (event,) = [event for event in noted(tmp_path) if event["kind"] == "split"]
+    assert (event["order"], event["of"]) == (3, None)
 
 
 def test_a_split_of_scikit_learn_is_noted_with_what_it_divides(tmp_path):
@@ -527,32 +506,6 @@ def test_a_wait_in_a_function_of_horovod_that_no_hook_knows_is_noted(tmp_path):
     found = [event for event in noted(tmp_path) if event["kind"] in ("waiting", "continues")]
     assert [event["kind"] for event in found] == ["waiting", "continues"]
     assert (found[0]["op"], found[0]["line"]) == ("synchronize", 2)
-
-
-@pytest.mark.parametrize(
-    "test, taken",
-    [
-        ("args.adasum", [True]),
-        ("BIG", [True]),
-        ("epoch < 1", [None]),
-        ("args.start < epoch", [None]),
-    ],
-)
-def test_a_branch_in_a_loop_is_known_if_its_test_cannot_change(tmp_path, test, taken):
-    source = f"""\
-import horovod.torch as hvd
-BIG = True
-for epoch in range(9):
-    if {test}:
-        rate = 0.1 * hvd.size()
-    step()
-"""
-    args = types.SimpleNamespace(adasum=True, start=-1)
-    hvd = types.SimpleNamespace(size=lambda: 2)
-    *_, events = watched(
-        tmp_path, source.replace("import horovod.torch as hvd", ""), args=args, hvd=hvd
-    )
-    assert [event["taken"] for event in events if event["kind"] == "branch"] == taken
 
 
 def test_collectives_of_mpi4py_are_noted(tmp_path):

@@ -116,7 +116,7 @@ def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
     again = [event for event in sent if times[event.which] > 1]
     if again:
         event = min(again, key=lambda event: abs((event.line or 0) - step))
-        return event["line"], f"Another line sends the same weights as this {event.what}. {missing}"
+        return event.line, f"Another line sends the same weights as this {event.what}. {missing}"
     return sent[-1].line, f"This {sent[-1].what} sends other weights. {missing}"
 
 
