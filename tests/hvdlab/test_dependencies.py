@@ -30,6 +30,7 @@ HVDLAB = {
     "scaling": "numpy rich",
     "script_analysis": "",
     "mistakes": "",
+    "trace": "",
     "hints": "mistakes script_analysis",
     "data": "record system probe_mode arguments numpy huggingface_hub rich",
     "launch": "system arguments psutil mpi4py",
@@ -41,7 +42,7 @@ HVDLAB = {
         "data record recordable probe_mode schedules noise_scale system assessment_networks numpy "
         "frameworks"
     ),
-    "check": "launch record script_analysis mistakes system arguments cli numpy psutil rich frameworks",
+    "check": "trace launch record script_analysis mistakes system arguments cli numpy psutil rich frameworks",
     "doctor": "system launch data torch keras arguments cli numpy rich psutil frameworks",
     "bench": (
         "torch keras launch data record scaling system arguments assessment_networks reference "
@@ -53,7 +54,7 @@ HVDLAB = {
     ),
     "course": "data launch record torch keras system numpy pandas rich matplotlib IPython PIL frameworks",
     "exercises": (
-        "check course faults hints mistakes launch data noise_scale record reference schedules "
+        "check trace course faults hints mistakes launch data noise_scale record reference schedules "
         "script_analysis torch keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
     ),
     "cli": "doctor launch check faults data bench course gpu_report system",

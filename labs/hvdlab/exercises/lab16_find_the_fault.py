@@ -26,6 +26,7 @@ from hvdlab.exercises.lab16_evidence import (  # noqa: F401
 from hvdlab.faults import correct, faults
 from hvdlab.mistakes import CHECKED
 from hvdlab.script_analysis.script import Script
+from hvdlab.trace import records
 from hvdlab.variants import edited
 
 CASES = {
@@ -134,16 +135,16 @@ def watch(case: int, ranks: int = 2) -> Log | None:
     run = Run(found.events)
     steps = [
         {
-            "rank": rank, "step": number, "weights": sum(event["weights"]), "norms": event["weights"],
-            **{name: event[name] for name in ("loss", "rate", "batch")},
+            "rank": rank, "step": number, "weights": sum(event.weights), "norms": event.weights,
+            **{name: getattr(event, name) for name in ("loss", "rate", "batch")},
         }
         for rank in run.ranks
-        for number, event in enumerate(run.of(rank, "step"), 1)
+        for number, event in enumerate(run.of(rank, records.Step), 1)
     ]  # fmt: skip
     lengths = next(iter(run.lengths().values()), {})
     ends = [
         {
-            "rank": rank, "length": lengths.get(rank), "steps": len(run.of(rank, "step")),
+            "rank": rank, "length": lengths.get(rank), "steps": len(run.of(rank, records.Step)),
             "end": _end(found.events[rank][-1]),
         }
         for rank in run.ranks
@@ -154,12 +155,13 @@ def watch(case: int, ranks: int = 2) -> Log | None:
     )
 
 
-def _end(event: dict) -> str:
-    if event["kind"] == "waiting":
-        return f"waits in {event['op']}, line {event['line']}"
-    if event["kind"] == "end" and event["error"]:
-        return event["error"] + (f", line {event['line']}" if event["line"] else "")
-    return "finished" if event["kind"] == "end" else "was ended"
+def _end(event: records.Record) -> str:
+    match event:
+        case records.Waiting():
+            return f"waits in {event.op}, line {event.line}"
+        case records.End(error=str(error)):
+            return error + (f", line {event.line}" if event.line else "")
+    return "finished" if isinstance(event, records.End) else "was ended"
 
 
 def draw(log: Log) -> None:

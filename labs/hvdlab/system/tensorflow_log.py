@@ -62,8 +62,6 @@ def quiet_notebook() -> None:
     os.environ[LEVEL] = level()
     if not hasattr(sys.stderr, "watch_fd_thread"):  # of ipykernel
         return
-    from IPython import get_ipython
-
     notebook, reading = sys.stderr, threading.Lock()
     read_end, write_end = os.pipe()
     os.dup2(write_end, 2)
@@ -82,4 +80,5 @@ def quiet_notebook() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     # A notebook drops what arrives after the end of a cell.
-    get_ipython().events.register("post_run_cell", lambda _: pass_on())
+    ipython = sys.modules["IPython"].get_ipython()  # the kernel has imported it
+    ipython.events.register("post_run_cell", lambda _: pass_on())
