@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdlab.check import unwatched
-from hvdlab.check.fingerprints import digest, identity, items, number, rows
+from hvdlab.check.fingerprints import digest, items, number, rows
 from hvdlab.check.long_waits import Wait, note_long_waits
 from hvdlab.check.loops import Loop, Pass, planned
 from hvdlab.trace import records
@@ -44,7 +44,6 @@ class Watch:
         self.running: list[Loop] = []  # the loops that are running, the innermost last
         self.waits: list[Wait] = []  # the innermost last
         self.locks: set[int] = set()  # descriptors of files that are locked
-        self._sent: set[int] | None = set()  # weights that were broadcast; None: they are not known
         self.wrapping = False  # inside DistributedOptimizer, which creates another optimizer
         self.fitting = False  # inside model.fit, which counts its own steps
         self.norms = False  # there has been a layer of batch norm
@@ -102,20 +101,6 @@ class Watch:
         with self._lock:
             if not self._file.closed:
                 self._file.write(text + "\n")
-
-    def sends(self, weights: Iterable[Any] | None) -> int | None:
-        """Note that the script broadcasts weights, and return a number that all broadcasts of them have.
-
-        Args:
-            weights: tensors or variables; None if they are not known.
-        """
-        sent = None if weights is None else frozenset(map(identity, weights))
-        self._sent = None if sent is None or self._sent is None else self._sent | sent
-        return hash(sent) if sent else None
-
-    def unsent(self, weights: Iterable[Any]) -> bool:
-        """Return whether the script has broadcast none of some weights."""
-        return self._sent is not None and self._sent.isdisjoint(map(identity, weights))
 
     def reads(self, made: int | None, sharded: bool) -> None:
         """Note that the script begins to read a loader.

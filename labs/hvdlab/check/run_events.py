@@ -134,11 +134,6 @@ class Run:
         """Return the broadcasts on the first rank that send weights, or tensors of an unknown kind."""
         return [event for event in self.rank0(records.Broadcast) if event.weights != 0]
 
-    def never_sent(self, number: int | None) -> bool:
-        """Return whether the first rank broadcasts no weights of an optimizer before its last step."""
-        own = [event for event in self.rank0(records.Step) if event.optimizer == number]
-        return bool(own) and bool(own[-1].unsent)
-
     def callbacks(self) -> dict[str, dict[int, int | None]]:
         """Return the callbacks of `fit` that stop, or set the learning rate: name -> rank -> line."""
         found: dict[str, dict[int, int | None]] = {}

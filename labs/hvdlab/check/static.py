@@ -34,6 +34,7 @@ SHARDING = (
 )  # fmt: skip
 SHARED_NORMS = (b"running_", b"moving_mean", b"buffers()", b"SyncBatchNorm", b"SyncBN")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
+OURS = ("hvdlab", "hvdgrade")
 PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDS = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
 TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
@@ -125,6 +126,8 @@ def own_modules(path: Path) -> list[Path]:
         with suppress(Unreadable, OSError):
             for name in Script(todo.pop().read_bytes()).imports:
                 parts = name.split(".")
+                if parts[0] in OURS:
+                    continue
                 for depth in range(1, len(parts) + 1):
                     at = path.parent.joinpath(*parts[:depth])
                     for file in (at.with_suffix(".py"), at / "__init__.py"):

@@ -7,11 +7,13 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import dataclass_transform
 
 Loops = list[list[int]]  # [line, round] of the loops that are running, the outermost first
 Stack = list[int]  # lines of the script that have led here, the outermost first
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Something that a rank did.
@@ -26,11 +28,10 @@ class Record:
     steps: int = 0
     line: int | None = None
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
-# --- the run ----------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, kw_only=True)
 class Start(Record):
     """The watch of a rank began."""
 
@@ -38,7 +39,6 @@ class Start(Record):
     size: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class End(Record):
     """The script ended: with an error in one line, or None; `made` is the line that created what failed."""
 
@@ -46,7 +46,6 @@ class End(Record):
     made: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Module(Record):
     """The script imported a module of its folder. `block` is added to its lines."""
 
@@ -54,14 +53,12 @@ class Module(Record):
     block: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unread(Record):
     """The script imported a file that is neither in its folder nor installed."""
 
     path: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Devices(Record):
     """The rank sees GPUs: how many, and the value of CUDA_VISIBLE_DEVICES."""
 
@@ -69,15 +66,10 @@ class Devices(Record):
     visible: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Spawn(Record):
     """The script starts processes by itself, and the watch ends it."""
 
 
-# --- Horovod and torch.distributed ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
 class Init(Record):
     """The rank has joined the others; `library` is torch.distributed, or None for Horovod."""
 
@@ -86,7 +78,6 @@ class Init(Record):
     library: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Wrap(Record):
     """An optimizer, a tape or a model was wrapped.
 
@@ -103,33 +94,27 @@ class Wrap(Record):
     reduces: str = "Average"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Broadcast(Record):
-    """Weights or the state of an optimizer were sent: how many weights, and a number that stands for them."""
+    """The state of an optimizer or this many weights were sent; None: they are unknown."""
 
     what: str
     weights: int | None
-    which: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Group(Record):
     """A call names a process set or group of these ranks."""
 
     ranks: list[int]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Join(Record):
     """The rank takes part in the collectives of ranks that have more batches."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Destroy(Record):
     """The process group was destroyed."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Collective(Record):
     """A collective was called, with the name that the script gives to its tensor."""
 
@@ -138,7 +123,6 @@ class Collective(Record):
     stack: Stack
 
 
-@dataclass(frozen=True, kw_only=True)
 class Traced(Record):
     """A collective became a part of a graph of TensorFlow: of the graph with this number of a function."""
 
@@ -147,7 +131,6 @@ class Traced(Record):
     graph: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Waiting(Record):
     """A call that may wait for other ranks lasts long."""
 
@@ -156,22 +139,16 @@ class Waiting(Record):
     loops: Loops
 
 
-@dataclass(frozen=True, kw_only=True)
 class Continues(Record):
     """The call that lasted long has returned."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CudaTensor(Record):
     """A Horovod without CUDA got a tensor on this device, and the watch ends the script."""
 
     device: str
 
 
-# --- training ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
 class Optimizer(Record):
     """An optimizer was created.
 
@@ -190,14 +167,12 @@ class Optimizer(Record):
     default: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Callback(Record):
     """`fit` got a callback that stops, or sets the learning rate."""
 
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Norm(Record):
     """The first layer of batch norm was created."""
 
@@ -226,7 +201,6 @@ class NormStatistics:
     filled: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Step(Record):
     """A step of an optimizer.
 
@@ -240,7 +214,6 @@ class Step(Record):
         batch: hash of what the model read.
         rows: its length.
         start, weights: norms of the weights before and after the step.
-        unsent: whether no broadcast has sent these weights.
         unused: name of a weight of the wrapped model that got no gradient.
         planned: steps that the loops around it make in total.
         taped_at: line that got the gradients from a tape.
@@ -262,7 +235,6 @@ class Step(Record):
     rows: int | None = None
     start: list[float] | None = None
     weights: list[float]
-    unsent: bool = False
     unused: str | None = None
     planned: int | None = None
     taped_at: int | None = None
@@ -271,14 +243,12 @@ class Step(Record):
     statistics: list[NormStatistics] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Clip(Record):
     """Gradients were changed while Horovod averages them, by this function."""
 
     what: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fit(Record):
     """`fit` was called: batches of an epoch, and the hash of the data."""
 
@@ -286,14 +256,12 @@ class Fit(Record):
     content: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fitted(Record):
     """`fit` has returned, after all epochs or before (`cut`)."""
 
     cut: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class Loop(Record):
     """A training loop has made its first round.
 
@@ -308,7 +276,6 @@ class Loop(Record):
     nested: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pass(Record):
     """A training loop has ended: its rounds, how ("at its end", "early" or "cut"), and by which line."""
 
@@ -317,7 +284,6 @@ class Pass(Record):
     leaves: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Decision(Record):
     """A value on which a stop depends."""
 
@@ -327,7 +293,6 @@ class Decision(Record):
     stack: Stack
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evaluate(Record):
     """A model was evaluated.
 
@@ -344,10 +309,6 @@ class Evaluate(Record):
     loops: Loops
 
 
-# --- data -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
 class Split(Record):
     """Data were divided at random: hashes of the parts, and of the data if known."""
 
@@ -355,7 +316,6 @@ class Split(Record):
     of: int | str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Subset(Record):
     """A DistributedSampler samples a subset: hash of its indices, its rows, and the rows of all data."""
 
@@ -364,7 +324,6 @@ class Subset(Record):
     of: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Shard(Record):
     """A rank takes one of several shards of data.
 
@@ -382,7 +341,6 @@ class Shard(Record):
     content: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Whole(Record):
     """A rank takes a part of something by its rank: hashes of it, and the bounds of a slice."""
 
@@ -392,7 +350,6 @@ class Whole(Record):
     bounds: list[float | None] | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sampler(Record):
     """A DistributedSampler was created: its replicas, the split it samples, and a number for the data."""
 
@@ -401,14 +358,12 @@ class Sampler(Record):
     data: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sampled(Record):
     """A loader got the DistributedSampler of a line, or reads it."""
 
     made: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Order(Record):
     """A shuffling DistributedSampler gave an epoch its order; `set_at` is the line of set_epoch."""
 
@@ -418,7 +373,6 @@ class Order(Record):
     order: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reads(Record):
     """A loader began to read.
 
@@ -438,31 +392,24 @@ class Reads(Record):
     content: int | None = None
 
 
-# --- files ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
 class Load(Record):
     """Weights or a state were loaded; is the model in a DistributedDataParallel?"""
 
     wrapped: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class Save(Record):
     """A file was written."""
 
     path: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Lock(Record):
     """A file was locked."""
 
     path: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Download(Record):
     """Something was requested from a server, under a lock or not."""
 

@@ -234,20 +234,6 @@ def test_a_broadcast_that_is_not_reached_is_named(facts):
     assert (found.id, found.line) == ("no-broadcast", 5) and "did not reach" in found.seen
 
 
-@pytest.mark.parametrize(
-    "again, line, seen",
-    [(True, 8, "Another line sends the same weights"), (False, 5, "sends other weights")],
-)
-def test_weights_that_no_broadcast_sends_are_named_where_others_are_sent(again, line, seen, facts):
-    events = run(weights=lambda rank, step: [1.0 + rank, 2.0], unsent=lambda *_: True)
-    for rank in events:
-        own = dict(kind="broadcast", what="hvd.broadcast_parameters", weights=2, which=7)
-        for where in (3, 8) if again else ():  # the step is in line 7
-            before_training(events, rank, **own, line=where)
-    (found,) = judge(events, facts())
-    assert (found.id, found.line) == ("no-broadcast", line) and seen in found.seen
-
-
 def test_a_broadcast_after_the_last_step_may_have_made_the_weights_equal(facts):
     events = run(steps=1, weights=lambda rank, step: [1.0 + rank, 2.0])
     assert named(events, facts()) == [("replicas-diverged", 7)]

@@ -140,8 +140,7 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
         wrapping, watch.wrapping = watch.wrapping, True
         try:
             if not wrapping:
-                which = watch.sends(tensors)
-                watch.note(records.Broadcast, what=f"hvd.{name}", weights=weights, which=which)
+                watch.note(records.Broadcast, what=f"hvd.{name}", weights=weights)
                 watch.progress += not of_optimizer
             if _traced():
                 _note_traced(f"hvd.{name}", watch)

@@ -158,7 +158,6 @@ def _step_outside_fit(
             line=line,
             **facts(optimizer),
             weights=norms[len(start) :],
-            unsent=watch.unsent(variables),
             gradient=as_event(np.asarray(sketched)),
             taped_at=taped_at,
         )

@@ -125,7 +125,6 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
                 taped_at=None,
                 **({"rows": rows} if rows else {}),
                 weights=[norm(v) for v in model.trainable_variables],
-                unsent=watch.unsent(model.trainable_variables),
                 statistics=statistics(model) if watch.looks_at_statistics() else None,
             )
             self.loop.ended()

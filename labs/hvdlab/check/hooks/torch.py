@@ -107,7 +107,6 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             rate_line=getattr(group, "line", None),
             momentum=number(group.get("momentum")) or 0.0,
             weights=_norms(torch, _weights(optimizer)),
-            unsent=watch.unsent(_weights(optimizer)),
             statistics=_statistics(norm_layers) if watch.looks_at_statistics() else None,
         )
 

@@ -57,8 +57,7 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
         watch.wrapped_parameters |= trained
         watch.progress += 1  # it broadcasts the weights
-        which = watch.sends(module.parameters())
-        watch.note(records.Broadcast, what=WRAPPER, weights=len(trained), which=which)
+        watch.note(records.Broadcast, what=WRAPPER, weights=len(trained))
         watch.note(records.Wrap, what=WRAPPER, optimizer=None, own_module=False, reduces="Average")
 
     @functools.wraps(prepare)

@@ -1,6 +1,5 @@
 """Mistakes in the weights: ranks that start with different ones, or whose weights part during training."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 from hvdlab.check.replica_weights import apart_before, divergence, pair
@@ -17,19 +16,17 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
         if step is None or run.joins_in_ddp():
             continue
         ranks, difference = pair(run, number, step)
-        early = [event for event in run.weights_broadcast() if not event.steps]
-        if step == 1 and run.weights_broadcast() and run.never_sent(number):
-            yield finding("no-broadcast", *_others_sent(number, run))
-            continue
+        sent = run.weights_broadcast()
+        early = [event for event in sent if not event.steps]
         if step == 1 and early and apart_before(run, number):
             yield finding("no-broadcast", *_changed_after(early[-1], run))
             continue
-        if step == 1 and not run.weights_broadcast():
-            line, sent = _without_weights(run, facts)
+        if step == 1 and not sent:
+            line, missing = _without_weights(run, facts)
             yield finding(
                 "no-broadcast",
                 line,
-                f"{sent}, and after step 1 the weights of ranks {ranks} differ. The norm of one tensor "
+                f"{missing}, and after step 1 the weights of ranks {ranks} differ. The norm of one tensor "
                 f"differs by {difference:.1%}.",
             )
             continue
@@ -99,25 +96,6 @@ def _changed_after(sent: records.Broadcast, run: Run) -> tuple[int | None, str]:
         "sends those of another model."
     )
     return sent.line, seen
-
-
-def _others_sent(number: int | None, run: Run) -> tuple[int | None, str]:
-    """Return the broadcast that may be meant for the weights of an optimizer, and what was observed.
-
-    Of two broadcasts of the same weights it is the one whose line is closer to the step of the optimizer.
-    """
-    sent = run.weights_broadcast()
-    step = run.step(0, number, 1).line or 0
-    made = next((e for e in run.rank0(records.Optimizer) if e.optimizer == number), None)
-    whose = f"{made.name} of line {made.line}" if made else "one optimizer"
-    missing = f"No broadcast sends those that {whose} trains, and they differ after step 1."
-    lines = {(event.which, event.line) for event in sent if event.which}
-    times = Counter(which for which, _ in lines)
-    again = [event for event in sent if times[event.which] > 1]
-    if again:
-        event = min(again, key=lambda event: abs((event.line or 0) - step))
-        return event.line, f"Another line sends the same weights as this {event.what}. {missing}"
-    return sent[-1].line, f"This {sent[-1].what} sends other weights. {missing}"
 
 
 def _without_weights(run: Run, facts: Facts) -> tuple[int | None, str]:
