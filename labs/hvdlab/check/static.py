@@ -39,6 +39,7 @@ PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDS = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
 TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
 VARIABLES = ast.Name | ast.Attribute
+MEAN_LINES = 5  # statements of a function that averages a value
 NUMBERS = ("range", "int", "float", "max", "min")  # functions that take numbers
 RESULTS = (  # collectives that change no argument
     "allreduce", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_object",
@@ -319,29 +320,18 @@ def _unwrapped(sent: ast.expr) -> ast.expr:
 
 
 def _calls_for_a_result(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls of the script's own functions that return the average of their first argument."""
+    """Yield the calls of the script's own short functions that return the average of their first argument."""
     for call in script.hvd(*RESULTS):
         function = script.inside[call]
         if not isinstance(function, ast.FunctionDef) or not call.args:
             continue
         parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
-        assigns = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
-        sent = identifiers(call.args[0]) - {""}
-        for assign in assigns:  # tensor = torch.tensor(value)
-            if isinstance(assign.value, ast.Call) and last_name(assign.value) in TENSORS:
-                if sent & set().union(*map(identifiers, assign.targets)):
-                    sent = sent | identifiers(assign.value)
-        results = {call}.union(
-            *(assign.targets for assign in assigns if call in ast.walk(assign.value))
-        )
-        returned = [
-            part
-            for node in ast.walk(function)
-            if isinstance(node, ast.Return) and node.value
-            for part in ast.walk(node.value)
-        ]
-        named = {node.id for node in results if isinstance(node, ast.Name)}
-        returns = call in returned or any(getattr(part, "id", None) in named for part in returned)
+        sent = identifiers(call.args[0])
+        for node in ast.walk(function):  # tensor = torch.tensor(value)
+            if isinstance(node, ast.Assign) and sent & set().union(*map(identifiers, node.targets)):
+                sent = sent | identifiers(node.value)
+        ends = function.body[-1]
+        returns = isinstance(ends, ast.Return) and ends.value and len(function.body) <= MEAN_LINES
         if returns and sent & set(parameters[:1]):
             yield from script.functions.calls.get(script.functions.name(function), [])
 
