@@ -295,7 +295,11 @@ class Watch:
         if line not in self._wholes:  # a part of each batch may be taken in each step
             self._wholes.add(line)
             if found := items(value, self.size):
-                self.note(records.Whole, line, **found._asdict(), bounds=bounds)
+                which = bounds if bounds and bounds[0] is not None else None
+                self.note(
+                    records.Part, line,
+                    which=which, items=found.count, content=found.content, order=found.order,
+                )  # fmt: skip
 
     def decide(self, line: int, text: str, value: Any) -> Any:
         """Write down a value that a decision to stop depends on, and return the value."""

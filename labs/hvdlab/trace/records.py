@@ -316,38 +316,21 @@ class Split(Record):
     of: int | str | None
 
 
-class Subset(Record):
-    """A DistributedSampler samples a subset: hash of its indices, its rows, and the rows of all data."""
-
-    order: int
-    rows: int
-    of: int
-
-
-class Shard(Record):
-    """A rank takes one of several shards of data.
+class Part(Record):
+    """A rank takes its part of data: a slice, a shard, or what a DistributedSampler gives it of a subset.
 
     Attributes:
-        count, index: how many there are, and which one.
-        seeds: of the shuffle before; None without a shuffle.
-        outer: shards of which the data are one already.
-        content: hash of the data if the script has cut them by the rank.
+        which: the part: bounds of a slice, or index and number of a shard; None if it cannot be told.
+        items: of what is divided, or None.
+        content, order: hashes of it in any order and in its order, or None.
+        again: whether it is itself a part already.
     """
 
-    count: float | None
-    index: float | None
-    seeds: list[float | None] | None
-    outer: float
+    which: list[float | None] | None = None
+    items: int | None = None
     content: int | None = None
-
-
-class Whole(Record):
-    """A rank takes a part of something by its rank: hashes of it, and the bounds of a slice."""
-
-    count: int
-    content: int
-    order: int
-    bounds: list[float | None] | None
+    order: int | str | None = None
+    again: bool = False
 
 
 class Sampler(Record):

@@ -3,7 +3,7 @@
 import pytest
 from check_events import judge, named, plus, run
 
-SHARD = dict(kind="shard", line=4, count=2, seeds=None, outer=1, content=None)
+SHARD = dict(kind="part", line=4)
 
 
 def test_equal_batches_are_a_mistake_only_if_all_are(facts):
@@ -55,13 +55,13 @@ def test_a_random_split_of_all_data_must_be_equal(orders, data, sampled, wanted,
 
 @pytest.mark.parametrize(
     "indices, count, wanted",
-    [([0, 0], 2, [("wrong-shard", 4)]), ([0, 1], 2, []), ([0, 0], 1, []), ([None, None], 2, [])],
+    [([0, 0], 2, [("wrong-shard", 4)]), ([0, 1], 2, []), ([None, None], 2, [])],
 )
 def test_each_rank_takes_a_shard_of_its_own(indices, count, wanted, facts):
     def sharded():
         events = run(batch=lambda rank, step: f"{step}" if wanted else f"{rank}-{step}")
         for rank, index in enumerate(indices):
-            plus(events, rank, **SHARD | {"count": count, "index": index})
+            plus(events, rank, **SHARD, which=None if index is None else [index, count])
         return events
 
     assert named(sharded(), facts()) == wanted
@@ -199,8 +199,8 @@ def test_a_call_without_gradients_in_a_loop_that_trains_is_no_evaluation(loops, 
 def test_the_ranks_take_slices_of_one_order(orders, contents, wanted, facts):
     events = run()
     for rank, order in enumerate(orders):
-        event = {"count": 9, "content": contents[rank], "order": order, "bounds": [rank, None, 2]}
-        plus(events, rank, kind="whole", line=4, **event)
+        which = [rank, None, 2]
+        plus(events, rank, **SHARD, items=9, content=contents[rank], order=order, which=which)
     assert named(events, facts()) == wanted
 
 
@@ -250,19 +250,13 @@ def test_a_fit_with_all_data_on_each_rank_is_named(contents, wanted, facts):
 
 
 @pytest.mark.parametrize(
-    "seeds, count, wanted",
-    [
-        (([0, 0], [0, 0]), 2, [("different-splits", 4)]),  # no seed: another one on each rank
-        (([9, 1], [9, 2]), 2, [("different-splits", 4)]),
-        (([9, 1], [9, 1]), 2, []),
-        ((None, None), 2, []),
-        (([0, 0], [0, 0]), 1, []),
-    ],
+    "orders, wanted",
+    [(["[1, 2]"] * 2, []), ([None, None], []), (["of 0", "of 1"], [("different-splits", 4)])],
 )
-def test_what_is_shuffled_before_it_is_sharded_has_one_seed(seeds, count, wanted, facts):
+def test_what_is_shuffled_before_it_is_sharded_has_one_seed(orders, wanted, facts):
     events = run()
-    for rank, own in enumerate(seeds):
-        plus(events, rank, **SHARD | {"count": count, "index": rank, "seeds": own})
+    for rank, order in enumerate(orders):
+        plus(events, rank, **SHARD, which=[rank, 2], order=order)
     assert named(events, facts()) == wanted
 
 
@@ -271,15 +265,13 @@ def test_what_is_shuffled_before_it_is_sharded_has_one_seed(seeds, count, wanted
     [
         (([0, 4, None], [0, 4, None]), [("wrong-shard", 4)]),
         (([0, 4, None], [4, 8, None]), []),
-        (([None, 4, None], [None, 4, None]), []),  # the beginning of something
-        ((None, None), []),  # parts[rank]
+        ((None, None), []),  # parts[rank], or the beginning of something
     ],
 )
 def test_each_rank_takes_a_slice_of_its_own(bounds, wanted, facts):
     events = run()
     for rank, own in enumerate(bounds):
-        event = {"count": 8, "content": 3, "order": 3, "bounds": own}
-        plus(events, rank, kind="whole", line=4, **event)
+        plus(events, rank, **SHARD, items=8, content=3, order=3, which=own)
     assert named(events, facts()) == wanted
 
 
@@ -294,18 +286,18 @@ def test_another_loader_in_the_same_line_may_read_all_images(facts):
 
 
 @pytest.mark.parametrize(
-    "outer, contents, wanted",
+    "again, contents, wanted",
     [
-        (1, [None, None], []),
-        (2, [None, None], [("wrong-shard", 4)]),
-        (1, [7, 8], [("wrong-shard", 4)]),
-        (1, [7, 7], []),  # what was cut by the rank is something else
+        (False, [None, None], []),
+        (True, [None, None], [("wrong-shard", 4)]),
+        (False, [7, 8], [("wrong-shard", 4)]),
+        (False, [7, 7], []),  # what was cut by the rank is something else
     ],
 )
-def test_a_shard_is_not_taken_of_the_part_of_one_rank(outer, contents, wanted, facts):
+def test_a_shard_is_not_taken_of_the_part_of_one_rank(again, contents, wanted, facts):
     events = run()
     for rank, content in enumerate(contents):
-        plus(events, rank, **SHARD | {"index": rank, "outer": outer, "content": content})
+        plus(events, rank, **SHARD, which=[rank, 2], again=again, content=content)
     assert named(events, facts()) == wanted
 
 
@@ -315,11 +307,11 @@ def test_a_shard_is_not_taken_of_the_part_of_one_rank(outer, contents, wanted, f
 def test_a_subset_that_is_sharded_is_the_same_on_all_ranks(orders, wanted, facts):
     events = run()
     for rank, order in enumerate(orders):
-        plus(events, rank, kind="subset", line=4, order=order, rows=7, of=10)
+        plus(events, rank, **SHARD, order=order)
     assert named(events, facts()) == wanted
     for rank in events:
         for event in events[rank]:
-            event |= {"rows": 5} if event["kind"] == "subset" else {}
+            event |= {"again": True} if event["kind"] == "part" else {}
     assert named(events, facts()) == [("wrong-shard", line) for _, line in wanted]
 
 
@@ -331,7 +323,7 @@ def test_a_slice_is_not_taken_of_the_part_of_one_rank(contents, wanted, facts):
     events = run()
     for number, by_rank in enumerate(contents):
         for rank, content in enumerate(by_rank):
-            items = dict(kind="whole", line=8 + number, count=8 // (number + 1), content=content)
-            plus(events, rank, **items, order=1, bounds=[rank, None, 2])
+            items = dict(kind="part", line=8 + number, items=8 // (number + 1), content=content)
+            plus(events, rank, **items, order=1, which=[rank, None, 2])
             events[rank][-2]["at"] = 90 + number
     assert named(events, facts()) == wanted

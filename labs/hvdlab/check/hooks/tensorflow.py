@@ -120,11 +120,14 @@ def data(module: ModuleType, watch: Watch) -> None:
     def noting_shard(
         self: Any, num_shards: Any, index: Any, *arguments: Any, **options: Any
     ) -> Any:
-        if watch.line():
-            where = {"count": number(num_shards), "index": number(index)}
-            found = _content(self) if watch.has_cut else None
+        which, count = number(index), number(num_shards)
+        if watch.line() and which is not None and (count or 0) > 1:
             watch.note(
-                records.Shard, **where, seeds=_seeds(self), outer=_shards(self), content=found
+                records.Part,
+                which=[which, count],
+                content=_content(self) if watch.has_cut else None,
+                order=_order(self, watch.rank),
+                again=_shards(self) * count > watch.size,
             )
         return shard(self, num_shards, index, *arguments, **options)
 
@@ -139,10 +142,13 @@ def data(module: ModuleType, watch: Watch) -> None:
     module.DatasetV2.shard, module.DatasetV2.__iter__ = noting_shard, noting_iterate
 
 
-def _seeds(data: Any) -> list[float | None] | None:
-    """Return the two seeds of the shuffle in a data set, which are 0 without a seed; None: no shuffle."""
+def _order(data: Any, rank: int) -> str | None:
+    """Return what the order of a data set depends on: the seeds of its shuffle, or the rank without seeds."""
     shuffle = _made_by(data, "ShuffleDataset")
-    return None if shuffle is None else [number(shuffle._seed), number(shuffle._seed2)]
+    if shuffle is None:
+        return None
+    seeds = [number(shuffle._seed), number(shuffle._seed2)]
+    return f"shuffled by rank {rank}" if seeds == [0, 0] else str(seeds)
 
 
 def _made_by(data: Any, kind: str) -> Any:

@@ -51,15 +51,16 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         own = [self.dataset, *getattr(self.dataset, "__dict__", {}).values()]
         of = next((each._hvdlab_split for each in own if hasattr(each, "_hvdlab_split")), None)
         watch.note(records.Sampler, replicas=self.num_replicas, split=of, data=id(self.dataset))
-        if isinstance(self.dataset, torch.utils.data.Subset) and self.num_replicas > 1:
+        if self.num_replicas == 1:
+            return
+        if isinstance(self.dataset, torch.utils.data.Subset):
             order = zlib.crc32(str([*map(int, self.dataset.indices)]).encode())
-            rows = {"rows": len(self.dataset), "of": len(self.dataset.dataset)}
-            watch.note(
-                records.Subset, getattr(self.dataset, "_hvdlab_line", None), order=order, **rows
-            )
+            rows, of = len(self.dataset), len(self.dataset.dataset)
+            again = rows * self.num_replicas <= of + self.num_replicas
+            made = getattr(self.dataset, "_hvdlab_line", None)
+            watch.note(records.Part, made, order=order, again=again)
         content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
-        where = {"count": self.num_replicas, "index": self.rank}
-        watch.note(records.Shard, **where, seeds=None, outer=1, content=content)
+        watch.note(records.Part, which=[self.rank, self.num_replicas], content=content)
 
     cls.__init__ = __init__
 

@@ -96,66 +96,11 @@ def splits(run: Run, facts: Facts) -> Iterator[Finding]:
                 "samples that are for validation on another one.",
             )
             return
-    for events in zip(*(run.of(rank, records.Subset) for rank in run.ranks), strict=False):
-        lines = {event.line for event in events}
-        rows = events[0].rows
-        part = rows * len(run.ranks) <= events[0].of + len(run.ranks)
-        if len(lines) > 1 or len({event.order for event in events}) == 1:
-            continue
-        if part:
-            seen = (
-                f"This subset of {rows} samples is already the part of one rank, and a DistributedSampler "
-                "divides it again. So each rank takes a part of its part, and no rank reads the rest."
-            )
-        else:
-            seen = (
-                "This subset has other samples, or another order, on each rank, and a DistributedSampler "
-                "divides it. So several ranks read some of the samples, and no rank reads others."
-            )
-        yield finding("wrong-shard" if part else "different-splits", *lines, seen)
-        return
 
 
-def slices(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding if ranks take the same slice, or slices of the same items in different orders."""
-    if run.split():
-        return
-    for events in zip(*(run.of(rank, records.Whole) for rank in run.ranks), strict=False):
-        same = {(event.line, event.count, event.content) for event in events}
-        bounds = {tuple(event.bounds or ()) for event in events}
-        start = next(iter(bounds))[:1]
-        if len(run.ranks) > 1 and len(same) == len(bounds) == 1 and start and start[0] is not None:
-            yield finding(
-                "wrong-shard",
-                events[0].line,
-                f"All ranks take the same part of {events[0].count} items here, from item {start[0]:g}. "
-                "So no rank reads the other items.",
-            )
-            return
-        if len(same) == 1 and len({event.order for event in events}) > 1:
-            yield finding(
-                "different-splits",
-                events[0].line,
-                f"Each rank takes its part of the same {events[0].count} items, but in another order. So "
-                "several ranks read some of the items, and no rank reads others.",
-            )
-            return
-        contents = {event.content for event in events}
-        earlier = [e.count for e in run.rank0(records.Whole) if e.at < events[0].at]
-        part = any(abs(events[0].count * len(run.ranks) - n) <= len(run.ranks) for n in earlier)
-        if part and len(bounds) == len(contents) == len(run.ranks) > 1:
-            yield finding(
-                "wrong-shard",
-                events[0].line,
-                f"The {events[0].count} items of which each rank takes its part here are already the part "
-                "of one rank. So each rank takes a part of its part, and no rank reads the rest.",
-            )
-            return
-
-
-def shards(run: Run, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding about ranks that take the same shard, shards of a part, or of different orders."""
-    if run.split():
+def parts(run: Run, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding about ranks that take the same part of data, a part of a part, or of other orders."""
+    if run.split() or len(run.ranks) < 2:
         return  # the ranks of a process set may compute parts of one batch
     if facts.local_shard:
         yield finding(
@@ -166,39 +111,46 @@ def shards(run: Run, facts: Facts) -> Iterator[Finding]:
             "reads the last ones.",
         )
         return
-    for events in zip(*(run.of(rank, records.Shard) for rank in run.ranks), strict=False):
-        index, count = events[0].index, events[0].count
-        same = {(event.line, event.index, event.count) for event in events}
-        if len(run.ranks) > 1 and len(same) == 1 and None not in (index, count) and count > 1:
-            yield finding(
-                "wrong-shard",
-                events[0].line,
-                f"All ranks take shard {index:g} of {count:g} here, so no rank reads the other shards.",
-            )
+    for events in zip(*(run.of(rank, records.Part) for rank in run.ranks), strict=False):
+        if len({event.line for event in events}) == 1 and (mistake := _of_part(events, run)):
+            yield finding(mistake[0], events[0].line, mistake[1])
             return
-        contents = {event.content for event in events}
-        cut = None not in contents and len(contents) == len(run.ranks) > 1
-        if (count or 0) > 1 and (cut or count * events[0].outer > len(run.ranks)):
-            parts = {event.line for event in run.rank0(records.Whole)}
-            where = f" (line {min(parts)})" if cut and parts else ""
-            yield finding(
-                "wrong-shard",
-                events[0].line,
-                f"The data that are divided into {count:g} shards here are already the part of one rank"
-                f"{where}. So each rank takes a part of its part, and no rank reads the rest. Leave out one "
-                "of the two.",
-            )
-            return
-        seeds = {tuple(event.seeds or ()) for event in events}
-        if len(run.ranks) > 1 and (seeds == {(0, 0)} or len(seeds) > 1) and (count or 0) > 1:
-            yield finding(
-                "different-splits",
-                events[0].line,
-                "The data set is shuffled before this line, with another seed on each rank. So each rank "
-                "takes its shard of another order. Several ranks read some of the samples, and no rank reads "
-                "others.",
-            )
-            return
+
+
+def _of_part(events: tuple[records.Part, ...], run: Run) -> tuple[str, str] | None:
+    """Return what is wrong with the parts that the ranks take in one line, and the sentence about it."""
+    first = events[0]
+    whole = len({event.content for event in events}) == 1
+    orders, which = ({str(getattr(e, name)) for e in events} for name in ("order", "which"))
+    if whole and first.which and len(which) == 1:
+        return (
+            "wrong-shard",
+            "All ranks take the same part of the data here, so no rank reads the rest.",
+        )
+    if first.again and (first.which or len(orders) > 1) or _cut_before(events, run):
+        return (
+            "wrong-shard",
+            "What is divided here is already the part of one rank. So each rank takes a part of its part, "
+            "and no rank reads the rest. Leave out one of the two.",
+        )
+    if whole and len(orders) > 1:
+        return (
+            "different-splits",
+            "Each rank takes its part of the same data here, but in another order. So several ranks read "
+            "some of the data, and no rank reads others.",
+        )
+    return None
+
+
+def _cut_before(events: tuple[records.Part, ...], run: Run) -> bool:
+    """Return whether the ranks divide other data each, which they have got as parts of an earlier whole."""
+    contents = {event.content for event in events}
+    if None in contents or len({str(event.which) for event in events}) < len(contents):
+        return False
+    ranks, items = len(run.ranks), events[0].items
+    before = [e.items for e in run.rank0(records.Part) if e.at < events[0].at and e.items]
+    fits = items is None or any(abs(items * ranks - whole) <= ranks for whole in before)
+    return fits and len(contents) == ranks
 
 
 def samplers(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -274,4 +226,4 @@ def _evaluated_shards(run: Run, rank: int) -> set[tuple[int | None, int | None]]
     return found
 
 
-RULES = batches, whole, orders, splits, slices, shards, samplers, evaluation
+RULES = batches, whole, orders, splits, parts, samplers, evaluation
