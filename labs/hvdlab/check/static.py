@@ -215,25 +215,32 @@ def _pin(script: Script) -> tuple[str, int | None]:
     """Return what chooses a device, "local_rank", "rank" (counts over all machines), or "", and its line."""
     if chosen_by_helper(script):
         return "local_rank", None
-    local, everywhere, by_all, by_local = {"local_rank"}, {"rank"}, None, None
+    local, everywhere = _named_ranks(script)
+    by_all = by_local = None
+    for node in script.nodes:
+        text = ast.unparse(node).lower() if isinstance(node, ast.Call | ast.Assign) else ""
+        if any(word in text for word in DEVICES):
+            by_rank = bool(identifiers(node) & everywhere)
+            counted = by_rank and "device_count" in text
+            if identifiers(node) & local or "local_rank" in text or counted:
+                by_local = by_local or node.lineno
+            elif by_rank and any(word in text for word in PINS):
+                by_all = by_all or node.lineno
+    if by_all:
+        return "rank", by_all
+    return ("local_rank", by_local) if by_local else ("", None)
+
+
+def _named_ranks(script: Script) -> tuple[set[str], set[str]]:
+    """Return the names that hold the local rank, and those that hold the rank among all machines."""
+    local, everywhere = {"local_rank"}, {"rank"}
     given = ((name, value) for _, name, value in script.functions.arguments())
     for name, value in (*script.assignments(), *given):
         if "local_rank" in ast.unparse(value).lower():
             local.add(name)
         elif isinstance(value, ast.Call) and last_name(value) in ("rank", "get_rank"):
             everywhere.add(name)
-    for node in script.nodes:
-        if isinstance(node, ast.Call | ast.Assign):
-            text, names = ast.unparse(node).lower(), identifiers(node)
-            by_rank = bool(names & everywhere)
-            if any(word in text for word in DEVICES):
-                if names & local or "local_rank" in text or by_rank and "device_count" in text:
-                    by_local = by_local or node.lineno
-                elif by_rank and any(word in text for word in PINS):
-                    by_all = by_all or node.lineno
-    if by_all:
-        return "rank", by_all
-    return ("local_rank", by_local) if by_local else ("", None)
+    return local, everywhere
 
 
 # --- calls without effect ---

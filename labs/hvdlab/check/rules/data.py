@@ -183,30 +183,33 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
     if run.split() or facts.other not in (None, "mpi4py"):
         return
     own = {rank: _evaluated_shards(run, rank) for rank in run.ranks}
-    tested = {
-        rank: {_place(event) for event in run.of(rank, records.Evaluate)} for rank in run.ranks
-    }
+    tested = {rank: {*map(_place, run.of(rank, records.Evaluate))} for rank in run.ranks}
     for event, after in run.evaluations():
-        until = "next step" if after is records.Step else "end of the script"
         unused = event.made is None and event.line in facts.unused
-        loop = event.loops[-1][0] if event.loops else None
         if after is records.Collective or unused or (run.crash() and after is not records.Step):
             continue
         ranks = [rank for rank in run.ranks if _place(event) in tested[rank]]
         if all(_place(event) in own[rank] for rank in ranks):
-            loader = f" (the loader of line {event.made})" if event.made else ""
-            shown = facts.results.get(loop)
-            where = f"in line {event.line}" if shown else "here"
-            who = f"Each rank evaluates its own shard {where}"
-            if len(ranks) < len(run.ranks):
-                who = f"Only some ranks evaluate {where}, and only their own shards"
-            yield finding(
-                "metric-of-one-rank",
-                shown or event.line,
-                f"{who}{loader}, and no collective combines the results of the {len(run.ranks)} ranks "
-                f"before the {until}.",
-            )
+            until = "next step" if after is records.Step else "end of the script"
+            yield _not_combined(event, len(ranks) == len(run.ranks), until, facts)
             return
+
+
+def _not_combined(event: records.Evaluate, by_all: bool, until: str, facts: Facts) -> Finding:
+    """Return the finding of an evaluation on one rank's shard.
+
+    Args:
+        by_all: whether all ranks evaluate there.
+        until: what comes before any collective combines the results.
+    """
+    shown = facts.results.get(event.loops[-1][0]) if event.loops else None
+    where = f"in line {event.line}" if shown else "here"
+    who = f"Each rank evaluates its own shard {where}"
+    if not by_all:
+        who = f"Only some ranks evaluate {where}, and only their own shards"
+    loader = f" (the loader of line {event.made})" if event.made else ""
+    seen = f"{who}{loader}, and no collective combines the results of the ranks before the {until}."
+    return finding("metric-of-one-rank", shown or event.line, seen)
 
 
 def _place(event: records.Evaluate) -> tuple[int | None, int | None]:

@@ -13,11 +13,8 @@ from hvdlab.trace import records
 
 def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield findings about optimizers that do not use the average of the ranks' gradients."""
-    if run.split():
-        return
-    for number in run.optimizers():
-        steps = gradient_shares.of_optimizer(run, number)
-        kinds = {share.kind for step in steps for share in step} - {"unknown"}
+    for number in () if run.split() else run.optimizers():
+        kinds = gradient_shares.kinds(run, number)
         apart = divergence(run, number)
         alone = kinds == {"own"} or not (kinds or gradient_shares.wrapped(run, number))
         own = [event for event in run.rank0(records.Step) if event.optimizer == number]
@@ -32,16 +29,11 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
                 f"No backward pass has given a gradient to the weights that {name} holds, {seen}.",
             )
         elif alone and (apart or not run.exchanges()):  # else the script averages the weights
-            yield _alone(run, number, apart, facts)
+            after = f" After step {apart} the weights of the ranks differ." if apart else ""
+            found = _alone(run, number, own, facts)
+            yield found._replace(seen=found.seen + after)
         elif "uneven" in kinds and not run.all(records.Clip):
-            changed = (s.changed for step in steps for s in step if s.kind == "uneven")
-            line = next(filter(None, changed), run.line(records.Step))
-            yield finding(
-                "clip-before-average",
-                line,
-                "The average of the gradients has unequal shares of the ranks, because this changes the "
-                "gradients of each rank before they are averaged.",
-            )
+            yield _uneven(run, number)
 
 
 def changing(run: Run, facts: Facts) -> Iterator[Finding]:
@@ -56,45 +48,57 @@ def changing(run: Run, facts: Facts) -> Iterator[Finding]:
         return
 
 
-def _alone(run: Run, number: int | None, apart: int | None, facts: Facts) -> Finding:
-    """Return the finding of an optimizer that uses the gradient of its own rank only."""
+def _alone(run: Run, number: int | None, own: list[records.Step], facts: Facts) -> Finding:
+    """Return the finding of an optimizer that uses the gradient of its own rank only.
+
+    Args:
+        own: its steps on the first rank.
+    """
     name, line = _made(run, number)
-    after = f" After step {apart} the weights of the ranks differ." if apart else ""
-    wraps, own = (
-        run.rank0(records.Wrap),
-        [e for e in run.rank0(records.Step) if e.optimizer == number],
-    )
-    if run.api() == "ddp" and wraps:
+    wraps = run.rank0(records.Wrap)
+    seen = f"On each rank {name} steps by the gradient of that rank only."
+    if run.api() == "ddp":
+        if not wraps:
+            return finding("model-not-wrapped", line, seen)
         forward = next((event.forward for event in own if event.forward), None)
         return finding(
             "wrapper-not-called",
             forward or run.line(records.Step),
             f"{name} steps by the gradient of its rank only: no forward pass of the wrapper has prepared an "
-            f"average, because this line calls the model itself.{after}",
+            "average, because this line calls the model itself.",
         )
     if foreign := next((event for event in wraps if event.own_module), None):
-        unused = "whose trainer never calls the wrapper"
-        if run.api() == "tape":
-            unused = "and averages nothing that a loop passes to apply_gradients"
-        old = f" Keras 3 does not accept {OLD_ARGUMENT} in line {facts.old_argument}: remove it."
-        return finding(
-            "gradients-not-averaged",
-            foreign.line,
-            f"Horovod's own Keras module wrapped {name} here, {unused}.{after}"
-            f"{old if facts.old_argument else ''}",
-        )
+        return _own_module(foreign, name, run, facts)
     if late := [event for event in wraps if event.optimizer == number]:
         if any(event.wrapped for event in own):
             return _before_average(run, number, own)
-        seen = f"{name} was wrapped here, but the plain optimizer trains.{after}"
+        seen = f"{name} was wrapped here, but the plain optimizer trains."
         return finding("wrapped-too-late", late[0].line, seen)
-    seen = f"On each rank {name} steps by the gradient of that rank only.{after}"
-    if taped := next((event.taped_at for event in own if event.taped_at), None):
-        line = taped
-        if wraps:
-            seen += " The gradients come from another tape than the distributed one."
+    taped = next((event.taped_at for event in own if event.taped_at), None)
+    if taped and wraps:
+        seen += " The gradients come from another tape than the distributed one."
+    return finding("optimizer-not-wrapped", taped or line, seen)
+
+
+def _own_module(wrap: records.Wrap, name: str, run: Run, facts: Facts) -> Finding:
+    """Return the finding of a wrapper of Horovod's own Keras module that averages nothing here."""
+    unused = "whose trainer never calls the wrapper"
+    if run.api() == "tape":
+        unused = "and averages nothing that a loop passes to apply_gradients"
+    old = f" Keras 3 does not accept {OLD_ARGUMENT} in line {facts.old_argument}: remove it."
+    seen = f"Horovod's own Keras module wrapped {name} here, {unused}."
+    return finding("gradients-not-averaged", wrap.line, seen + (old if facts.old_argument else ""))
+
+
+def _uneven(run: Run, number: int | None) -> Finding:
+    """Return the finding of an average in which the ranks have unequal shares."""
+    shares = [share for step in gradient_shares.of_optimizer(run, number) for share in step]
+    changed = (share.changed for share in shares if share.kind == "uneven")
     return finding(
-        "model-not-wrapped" if run.api() == "ddp" else "optimizer-not-wrapped", line, seen
+        "clip-before-average",
+        next(filter(None, changed), run.line(records.Step)),
+        "The average of the gradients has unequal shares of the ranks, because this changes the gradients of "
+        "each rank before they are averaged.",
     )
 
 
