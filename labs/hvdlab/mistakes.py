@@ -156,7 +156,8 @@ MISTAKES = (
         "Wrap the optimizer right after it is created, before compile, a trainer or a scheduler gets it, "
         "and use only the optimizer that DistributedOptimizer returned.",
         explains=_ids(
-            "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
+            "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup "
+            "unfinished-accumulation"
         ),
         refuted_by=_ids("equivalence"),
     ),

@@ -284,7 +284,8 @@ def discarded(script: Script) -> ast.Call | None:
                     variables, end = {*map(script.variable, inside)}, loop.end_lineno
             names = (node for node in script.nodes if isinstance(node, VARIABLES))
             later = [n for n in names if n.lineno > end and script.variable(n) in variables]
-            first = min(later, key=lambda node: node.lineno, default=None)
+            order = {ast.Load: 0, ast.Store: 1}  # x = float(x) reads first
+            first = min(later, key=lambda n: (n.lineno, order.get(type(n.ctx))), default=None)
             if first is not None and isinstance(first.ctx, ast.Load):
                 return call
     return None

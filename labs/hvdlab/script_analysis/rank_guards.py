@@ -157,10 +157,7 @@ class Guards:
                     guard = Guard.behind(node.test, branch is node.orelse)
                     yield from ((part, guard) for part in parts)
             elif isinstance(node, ast.Match) and self.asks(node.subject):
-                for case in node.cases:
-                    subject = ast.unparse(node.subject)
-                    guard = Guard(node.subject, subject, ast.unparse(case.pattern))
-                    yield from ((part, guard) for part in case.body)
+                yield from _of_cases(node)
             elif isinstance(node, ast.BoolOp):
                 tests = [value for value in node.values if self.asks(value)]
                 if tests:
@@ -192,6 +189,13 @@ class Guards:
                 more = isinstance(getattr(statement.test, "op", None), ast.And)
                 if not more and self.splits(statement.test):
                     guard = Guard.behind(statement.test, negated=True)
+
+
+def _of_cases(match: ast.Match) -> Iterator[tuple[ast.stmt, Guard]]:
+    """Yield (statement, guard) of the cases of a `match` of the rank."""
+    for case in match.cases:
+        guard = Guard(match.subject, ast.unparse(match.subject), ast.unparse(case.pattern))
+        yield from ((part, guard) for part in case.body)
 
 
 def _of_presence(test: ast.expr) -> bool:

@@ -376,7 +376,7 @@ class Reads(Record):
 
 
 class Load(Record):
-    """Weights or a state were loaded; is the model in a DistributedDataParallel?"""
+    """Weights or a state were loaded or changed; is the model in a DistributedDataParallel?"""
 
     wrapped: bool = False
 

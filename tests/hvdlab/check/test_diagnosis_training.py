@@ -152,7 +152,7 @@ def test_weights_that_change_between_the_broadcast_and_the_first_step(facts):
     assert (found.id, found.line) == ("no-broadcast", 5) and "code below it" in found.seen
     loads = {"kind": "load", "line": 9, "wrapped": False}
     (found,) = judge(before_training(begun_apart(), 1, **loads), facts())
-    assert (found.id, found.line) == ("no-broadcast", 9) and "Only rank 1 loads" in found.seen
+    assert (found.id, found.line) == ("no-broadcast", 9) and "Only rank 1 changes" in found.seen
     # A load before the broadcast changes nothing.
     early = before_training(begun_apart(), 1, **loads)
     next(e for e in early[1] if e["kind"] == "load")["at"] = 0.5

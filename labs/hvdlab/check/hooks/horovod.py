@@ -149,6 +149,8 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
                 return function(*arguments, **options)
         finally:
             watch.wrapping = wrapping
+            if watch.gradients:
+                watch.gradients.begin(weights=True)
 
     return call
 

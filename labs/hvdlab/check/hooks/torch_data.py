@@ -53,14 +53,15 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
         watch.note(records.Sampler, replicas=self.num_replicas, split=of, data=id(self.dataset))
         if self.num_replicas == 1:
             return
-        if isinstance(self.dataset, torch.utils.data.Subset):
-            order = zlib.crc32(str([*map(int, self.dataset.indices)]).encode())
-            rows, of = len(self.dataset), len(self.dataset.dataset)
-            again = rows * self.num_replicas <= of + self.num_replicas
-            made = getattr(self.dataset, "_hvdlab_line", None)
-            watch.note(records.Part, made, order=order, again=again)
-        content = _content(self.dataset, torch.utils.data.Dataset) if watch.has_cut else None
-        watch.note(records.Part, which=[self.rank, self.num_replicas], content=content)
+        data, made, again = self.dataset, None, False
+        content, order = _hashes(data, torch.utils.data.Dataset)
+        if isinstance(data, torch.utils.data.Subset):
+            order = zlib.crc32(str([*map(int, data.indices)]).encode())
+            again = len(data) * self.num_replicas <= len(data.dataset) + self.num_replicas
+            made = getattr(data, "_hvdlab_line", None)
+        watch.note(records.Part, made, order=order, again=again)
+        which, content = [self.rank, self.num_replicas], content if watch.has_cut else None
+        watch.note(records.Part, which=which, content=content)
 
     cls.__init__ = __init__
 
@@ -127,24 +128,30 @@ def _read_by(loader: Any, torch: ModuleType) -> dict[str, Any]:
     except TypeError:  # a stream
         return {"rows": None, "batches": None, "content": None}
     whole = plain and len(loader.sampler) >= rows
-    content = _content(loader.dataset, utils.Dataset) if whole else None
+    content = _hashes(loader.dataset, utils.Dataset)[0] if whole else None
     return {"rows": rows, "batches": batches, "content": content}
 
 
-def _content(data: Any, dataset: type) -> int | None:
-    """Return the hash of the arrays and lists of a data set, and of the data sets in it; None if unknown."""
+def _hashes(data: Any, dataset: type) -> tuple[int | None, int | None]:
+    """Return the hashes of the arrays and lists of a data set, and of the data sets in it.
+
+    Returns:
+        Hash of the rows in any order, and in their order; None if they are not known.
+    """
     rows, found = len(data), []
     for value in getattr(data, "__dict__", {}).values():
         if isinstance(value, dataset):
-            found.append(_content(value, dataset))
+            found.append(_hashes(value, dataset))
         else:
             parts = value if isinstance(value, tuple) else [value]  # the tensors of a TensorDataset
             arrays = [
                 part for part in parts if hasattr(part, "__len__") and not isinstance(part, str)
             ]
             known = [items(each, parts=1) for each in arrays if len(each) == rows]
-            found += [each.content for each in known if each]
-    return None if None in found or not found else zlib.crc32(repr(found).encode())
+            found += [(each.content, each.order) for each in known if each]
+    if not found or (None, None) in found:
+        return None, None
+    return tuple(zlib.crc32(repr(each).encode()) for each in zip(*found, strict=True))
 
 
 def _distributed(loader: Any) -> Any:

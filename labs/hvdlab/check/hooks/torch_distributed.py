@@ -58,6 +58,8 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         watch.wrapped_parameters |= trained
         watch.progress += 1  # it broadcasts the weights
         watch.note(records.Broadcast, what=WRAPPER, weights=len(trained))
+        if watch.gradients:
+            watch.gradients.begin(weights=True)
         watch.note(records.Wrap, what=WRAPPER, optimizer=None, own_module=False, reduces="Average")
 
     @functools.wraps(prepare)

@@ -35,6 +35,7 @@ class Gradients:
         self.parameters: list[weakref.ref] = []
         self.local: dict[int, Any] = {}
         self.changed: int | None = None
+        self.weights = False  # whether changes of the weights are looked for, and not of gradients
         self.mode = self._mode(torch)
 
     @property
@@ -85,10 +86,11 @@ class Gradients:
         for parameter in parameters:
             self.local.pop(id(parameter), None)
 
-    # --- changes between the backward pass and the average ------------------------------------------
+    # --- changes of gradients before the average, and of weights after their broadcast ---------------
 
-    def begin(self) -> None:
-        """Note that a backward pass has ended: from now on changes of gradients are seen."""
+    def begin(self, weights: bool = False) -> None:
+        """Note that a backward pass, or a broadcast of weights, has ended: from now on changes are seen."""
+        self.weights = weights
         if self.looks and not self.mode.active:
             self.mode.active = True
             self.mode.__enter__()
@@ -122,16 +124,20 @@ class Gradients:
         return Changes()
 
     def note_in_place(self, changed: Any, what: str) -> None:
-        """Note that a function changes tensors, if gradients are among them."""
+        """Note that a function changes tensors, if gradients, or weights, are among them."""
         with self.torch._C.DisableTorchFunction():
             addresses = {each.data_ptr() for each in _tensors(changed) if each.numel()}
+            known = [p for p in (reference() for reference in self.parameters) if p is not None]
+            tensors = [p if self.weights else p.grad for p in known]
             own = [
                 p
-                for p in (reference() for reference in self.parameters)
-                if p is not None and p.grad is not None and p.grad.data_ptr() in addresses
+                for p, tensor in zip(known, tensors, strict=True)
+                if tensor is not None and tensor.data_ptr() in addresses
             ]
-        if own:
+        if own and not self.weights:
             self.note(own, what)
+        elif own and self.watch.line() and not self.watch.in_library("horovod."):
+            self.watch.note(records.Load)
 
     def note(self, parameters: list[Any], what: str) -> None:
         """Note that the script changes the gradients of parameters."""

@@ -18,8 +18,10 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
         apart = divergence(run, number)
         alone = kinds == {"own"} or not (kinds or gradient_shares.wrapped(run, number))
         own = [event for event in run.rank0(records.Step) if event.optimizer == number]
-        if any(event.pending for event in own) and kinds != {"mean"}:
-            yield _before_average(run, number, own)
+        adasum = any(event.reduces == "Adasum" for event in run.rank0(records.Wrap))
+        early = any(event.pending for event in own) and not adasum
+        if early and kinds != {"mean"}:
+            yield _alone(run, number, own, facts)
         elif kinds == {"none"} and run.rank0(records.Wrap):
             name, line = _made(run, number)
             seen = "so its steps do not change this model"

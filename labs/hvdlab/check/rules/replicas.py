@@ -74,7 +74,7 @@ def _loaded_between(number: int | None, step: int, run: Run) -> tuple[int, int |
 def _changed_after(sent: records.Broadcast, run: Run) -> tuple[int | None, str]:
     """Return where weights were changed between a broadcast and the first step, and what was observed.
 
-    Only `load_state_dict` is seen while it changes weights. Otherwise the line is that of the broadcast.
+    If no change was seen (Keras), the line is that of the broadcast.
     """
     loads: dict[int, int] = {}  # rank -> line of its first load after the broadcast
     for rank in run.ranks:
@@ -88,8 +88,8 @@ def _changed_after(sent: records.Broadcast, run: Run) -> tuple[int | None, str]:
                 loads.pop(rank, None)
     differ = "The weights of the ranks differ before step 1."
     if loads:
-        only = f"Only rank {next(iter(loads))} loads" if len(loads) == 1 else "The ranks load"
-        seen = f"{differ} {only} other weights here, after {sent.what} of line {sent.line}."
+        only = f"Only rank {next(iter(loads))} changes" if len(loads) == 1 else "The ranks change"
+        seen = f"{differ} {only} weights here, after {sent.what} of line {sent.line}."
         return next(iter(loads.values())), seen
     seen = (
         f"{differ} This is the last {sent.what} before it: code below it changes the weights, or it "
