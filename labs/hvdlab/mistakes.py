@@ -304,6 +304,14 @@ MISTAKES = (
         explains=_ids("no-warmup"),
     ),
     Mistake(
+        "loss-scaled",
+        "The loss is scaled by the number of ranks, and so is the average",
+        "Leave the loss as it is for one rank: DistributedOptimizer averages the gradients. Only with "
+        "op=hvd.Sum divide it by hvd.size().",
+        fix_in_ddp="Leave the loss as it is for one rank: DistributedDataParallel averages the gradients.",
+        explains=_ids("rate-unscaled rate-scaled-twice"),
+    ),
+    Mistake(
         "no-warmup",
         "The learning rate is large from the first step on",
         "Increase the learning rate over the first epochs, because training with a large batch often "

@@ -59,6 +59,7 @@ class Watch:
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
         self.loss = None
+        self.backward: int | None = None  # the line of the last backward pass
         # Norms of the weights when the first step of an optimizer, or a step without an average, begins.
         self.start: list[float] | None = None
         self.exchanging: list = []  # references to the wrapped optimizers of PyTorch

@@ -1,7 +1,8 @@
 """How a step of training grows with the number of ranks, measured against a run with one rank.
 
-The size of a step is the learning rate times the scale of the gradient: 1 for the average over the ranks,
-their number for a sum. With N ranks a step reads N batches, so it should be about N times as large.
+The size of a step is the learning rate times the scale of the loss and of the gradient: 1 for the average
+over the ranks, their number for a sum. With N ranks a step reads N batches, so it should be about N times as
+large.
 """
 
 from statistics import median
@@ -13,7 +14,8 @@ from hvdlab.trace import records
 
 STEPS = 4  # of both runs that are compared
 CONSTANT = 1.001  # largest growth of a rate that counts as constant
-LESS = 0.75  # of a batch or a loss that has become smaller
+LESS = 0.75  # of a batch that has become smaller
+NEAR = 0.2  # relative difference of a loss from one that is scaled by the number of ranks
 
 
 class Growth(NamedTuple):
@@ -22,6 +24,8 @@ class Growth(NamedTuple):
     Attributes:
         factor: size of a step with all ranks in that with one rank.
         line: that has set the learning rate.
+        loss: scale of the loss: the number of ranks, or 1 divided by it, or 1.
+        backward: line of the backward pass.
         rate: learning rate in the first step, with one rank and with all.
         total: scale of the gradient: 1 (average), or the number of ranks (sum).
         batch: rows of a batch of one rank with all ranks, in that with one rank; 1.0 if unknown.
@@ -29,6 +33,8 @@ class Growth(NamedTuple):
 
     factor: float
     line: int | None
+    loss: float
+    backward: int | None
     rate: tuple[float, float]
     total: float
     batch: float
@@ -56,12 +62,11 @@ def growth(run: Run, number: int | None) -> Growth | None:
             return None  # also right: a warmup that is shorter with more ranks
     elif grows[0] or (grows[1] and abs(ratio * size - 1) > 0.05):
         return None
-    total = _total(run, number)
-    if total > 1 and _ratio(run, number, "loss") < LESS:
-        total = 1.0  # the loss was divided by the number of ranks
+    total, loss = _total(run, number), _loss(run, number)
     first = run.steps(number)[0][0]
     rates = one[0], all_ranks[0]
-    return Growth(ratio * total, first.rate_line, rates, total, _ratio(run, number, "rows"))
+    batch = _batch(run, number)
+    return Growth(ratio * total * loss, first.rate_line, loss, first.backward, rates, total, batch)
 
 
 def _total(run: Run, number: int | None) -> float:
@@ -72,11 +77,26 @@ def _total(run: Run, number: int | None) -> float:
     return float(size) if totals and 0.9 * size < median(totals) < 1.1 * size else 1.0
 
 
-def _ratio(run: Run, number: int | None, name: str) -> float:
-    """Return the median of a field of the steps with all ranks, in that with one rank; 1.0 if unknown."""
-    values = []
-    for each in run.single, run:
-        steps = [e for e in each.rank0(records.Step) if e.optimizer == number][:STEPS]
-        values.append([getattr(event, name) for event in steps if getattr(event, name)])
-    one, all_ranks = values
-    return median(all_ranks) / median(one) if one and all_ranks and median(one) else 1.0
+def _loss(run: Run, number: int | None) -> float:
+    """Return the scale of the loss with all ranks, if each of the first losses shows it."""
+    size = len(run.ranks)
+    losses = [[e.loss for e in steps if e.loss] for steps in _first_steps(run, number)]
+    ratios = [now / alone for alone, now in zip(*losses, strict=False)]
+    for scale in (size, 1 / size):
+        if len(ratios) > 1 and all(abs(ratio / scale - 1) < NEAR for ratio in ratios):
+            return scale
+    return 1.0
+
+
+def _batch(run: Run, number: int | None) -> float:
+    """Return the rows of a batch with all ranks, in those with one rank; 1.0 if unknown."""
+    alone, now = ([e.rows for e in steps if e.rows] for steps in _first_steps(run, number))
+    return median(now) / median(alone) if alone and now else 1.0
+
+
+def _first_steps(run: Run, number: int | None) -> list[list[records.Step]]:
+    """Return the first steps of an optimizer with one rank, and those of the first rank of all."""
+    both = (
+        [e for e in one.rank0(records.Step) if e.optimizer == number] for one in (run.single, run)
+    )
+    return [steps[:STEPS] for steps in both]

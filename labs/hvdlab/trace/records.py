@@ -208,7 +208,7 @@ class Step(Record):
         optimizer: its number, or None if it was created before the watch.
         wrapped: whether the object that steps is Horovod's wrapper.
         loops, stack: where.
-        forward: line that called the model since the last step.
+        forward, backward: lines that called the model, and the backward pass, since the last step.
         loss, rate, momentum: of the step; None where they are not known.
         rate_line: line that has set the rate.
         batch: hash of what the model read.
@@ -227,6 +227,7 @@ class Step(Record):
     loops: Loops
     stack: Stack
     forward: int | None = None
+    backward: int | None = None
     loss: float | None = None
     rate: float | None
     rate_line: int | None = None

@@ -103,6 +103,7 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             unused=next(unused, None),
             gradient=used,
             pending=pending,
+            backward=watch.backward,
             rate=number(group.get("lr")),  # Adafactor's may be None
             rate_line=getattr(group, "line", None),
             momentum=number(group.get("momentum")) or 0.0,
@@ -213,7 +214,7 @@ def batches(torch: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(backward)
     def noting_backward(self: Any, *arguments: Any, **options: Any) -> Any:
-        watch.loss = self.detach()
+        watch.loss, watch.backward = self.detach(), watch.line()
         watch.gradients.end()
         watch.waits_in("loss.backward", watch.line())  # DistributedDataParallel averages there
         try:

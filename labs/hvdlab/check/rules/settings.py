@@ -46,6 +46,16 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         size, (one, now) = len(run.ranks), grown.rate
         rates = f"The learning rate is {one:g} with one rank, and {now:g} with {size} ranks"
         added = grown.total > 1
+        wrong = grown.factor >= size**TWICE or grown.factor <= 1.01 and grown.batch > LESS
+        if wrong and grown.loss not in (1, 1 / grown.total):
+            yield finding(
+                "loss-scaled",
+                grown.backward or grown.line,
+                f"The loss is {grown.loss:.2g} times that of one rank here, and the gradients are "
+                f"{'added' if added else 'averaged'}. {rates}. So a step is {grown.factor:.3g} times that of "
+                "a single process.",
+            )
+            continue
         if grown.factor >= size**TWICE:
             adds = next((e.line for e in run.rank0(records.Wrap) if e.reduces == "Sum"), None)
             sums = f", and the gradients of the {size} ranks are added" if added else ""
