@@ -267,7 +267,7 @@ MISTAKES = (
         "result = hvd.allreduce(...); if hvd.rank() == 0: print(result).",
         fix_in_ddp="Let every rank make the same calls in the same order, and test the rank afterwards: "
         "dist.all_reduce(result); if dist.get_rank() == 0: print(result).",
-        explains=_ids("replicas-diverged no-broadcast"),
+        explains=_ids("replicas-diverged no-broadcast metric-of-one-rank"),
         refuted_by=_ids("equivalence"),
     ),
     Mistake(

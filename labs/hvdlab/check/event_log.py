@@ -123,7 +123,7 @@ class Watch:
         Args:
             name: of what it sends, or of the graph that it runs. Default None: no name.
         """
-        self.waits.append(Wait(operation, line, time.monotonic(), name))
+        self.waits.append(Wait(operation, line, time.monotonic(), name, stack=tuple(self.stack())))
 
     def looks_at_statistics(self) -> bool:
         """Return whether the next step writes down the statistics of batch norm.
@@ -208,7 +208,7 @@ class Watch:
         line = stack[-1] if stack else None
         if not nested:
             self.note(records.Collective, line, op=operation, name=name, stack=stack)
-        self.waits.append(Wait(operation, line, time.monotonic(), name))
+        self.waits.append(Wait(operation, line, time.monotonic(), name, stack=tuple(stack)))
         try:
             yield
         finally:

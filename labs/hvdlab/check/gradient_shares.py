@@ -51,7 +51,7 @@ def of_step(events: tuple[records.Step, ...]) -> list[Shares] | None:
 
 
 def _zero(sketch: records.Gradient) -> Shares:
-    none = not any(sketch.used or ()) and not any(sketch.local or ())
+    none = sketch.used is None and sketch.local is None
     return Shares("none" if none else "unknown", 0.0, sketch.changed)
 
 

@@ -22,6 +22,7 @@ class Wait(NamedTuple):
         start: when it began, in seconds.
         name: that the script gives to the tensor, or None.
         steps: of all optimizers when it began, or None.
+        stack: lines of the script that have led to it, the outermost first.
     """
 
     operation: str
@@ -29,6 +30,7 @@ class Wait(NamedTuple):
     start: float
     name: str | None = None
     steps: int | None = None
+    stack: tuple[int, ...] = ()
 
 
 class Watch(Protocol):
@@ -63,9 +65,8 @@ def note_long_waits(watch: Watch, folder: Path) -> None:
             noted = None
         if wait and not noted and time.monotonic() - wait.start > LONG_SECONDS:
             noted = wait
-            watch.note(
-                records.Waiting, wait.line, op=wait.operation, name=wait.name, loops=watch.loops
-            )
+            facts = {"op": wait.operation, "name": wait.name, "stack": [*wait.stack]}
+            watch.note(records.Waiting, wait.line, loops=watch.loops, **facts)
         if (folder / "stop").exists():
             os._exit(3)
 

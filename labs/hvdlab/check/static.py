@@ -168,7 +168,7 @@ def _of_file(path: Path) -> Facts:
     return Facts(
         horovod=next((line for name, line in script.imports.items() if "horovod" in name), None),
         other=next(filter(script.imported, (*OTHERS, *SHARDING)), None),
-        process_group=None if script.horovod else script.imported(*PROCESS_GROUPS),
+        process_group=None if script.horovod else _process_group(script),
         init=_first(script, lambda call: last_name(call) in ("init", "init_process_group")),
         gpu=uses_gpu(script),
         pin=pin,
@@ -192,6 +192,14 @@ def _of_file(path: Path) -> Facts:
         local_shard=getattr(local_shard(script), "lineno", None),
         new_orders=bool(script.named("set_epoch")),
         unused={c.lineno for c in evaluations if isinstance(script.parents[c], ast.Expr)},
+    )
+
+
+def _process_group(script: Script) -> int | None:
+    """Return the first line that imports or uses torch.distributed, or None."""
+    return script.imported(*PROCESS_GROUPS) or next(
+        (c.lineno for c, name in script.names.items() if name.startswith("torch.distributed.")),
+        None,
     )
 
 

@@ -137,6 +137,7 @@ class Waiting(Record):
     op: str
     name: str | None = None
     loops: Loops
+    stack: Stack = ()
 
 
 class Continues(Record):

@@ -190,7 +190,7 @@ def test_a_state_that_one_rank_loads_before_the_first_step(facts):
 def test_a_broadcast_after_the_first_step_may_find_other_weights(facts):
     events = begun_apart()
     for rank in events:
-        next(e for e in events[rank] if e["kind"] == "broadcast")["steps"] = 1
+        next(e for e in events[rank] if e["kind"] == "broadcast").update(steps=1, at=6)
     assert named(events, facts()) == [("replicas-diverged", 7)]
 
 

@@ -17,7 +17,7 @@ def replicas(run: Run, facts: Facts) -> Iterator[Finding]:
             continue
         ranks, difference = pair(run, number, step)
         sent = run.weights_broadcast()
-        early = [event for event in sent if not event.steps]
+        early = [event for event in sent if event.at < run.step(0, number, 1).at]
         if step == 1 and early and apart_before(run, number):
             yield finding("no-broadcast", *_changed_after(early[-1], run))
             continue
@@ -79,7 +79,9 @@ def _changed_after(sent: records.Broadcast, run: Run) -> tuple[int | None, str]:
     loads: dict[int, int] = {}  # rank -> line of its first load after the broadcast
     for rank in run.ranks:
         early = [
-            e for e in run.of(rank, records.Broadcast) + run.of(rank, records.Load) if not e.steps
+            e
+            for e in run.of(rank, records.Broadcast) + run.of(rank, records.Load)
+            if e.steps <= sent.steps
         ]
         for event in sorted(early, key=lambda e: e.at):
             if isinstance(event, records.Load):

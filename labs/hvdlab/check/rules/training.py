@@ -76,6 +76,9 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a collective that some ranks call more often, or with another name."""
     if run.crash() or not run.complete() or run.split():
         return
+    if own := _own_wait(run, facts):
+        yield own
+        return
     found = difference(run, facts.guarded)
     if not found:
         yield from itertools.islice((*_in_graphs(run, facts), *_own_steps(run, facts)), 1)
@@ -85,6 +88,24 @@ def collectives(run: Run, facts: Facts) -> Iterator[Finding]:
         under = f" The test of line {guard} decides which ranks call it." if guard else ""
         seen = f"{found.call} was called {by_rank}.{under}{run.waiting()}"
         yield finding("collective-on-some-ranks", found.line, seen)
+
+
+def _own_wait(run: Run, facts: Facts) -> Finding | None:
+    """Return the finding of a rank that waits for ever under a test of the rank, or None."""
+    kinds = records.Collective | records.Step | records.Waiting
+    lines = {rank: {n for e in run.of(rank, kinds) for n in e.stack} for rank in run.ranks}
+    for rank in run.ranks:
+        waiting = run.last_state(rank, records.Waiting)
+        others = set().union(*(lines[other] for other in run.ranks if other != rank))
+        for line in waiting.stack if waiting else ():
+            if line in facts.guarded and line not in others:
+                return finding(
+                    "collective-on-some-ranks",
+                    line,
+                    f"Only rank {rank} comes to this line, because of the test of line "
+                    f"{facts.guarded[line]}, and waits for the others.{run.waiting()}",
+                )
+    return None
 
 
 def _own_steps(run: Run, facts: Facts) -> Iterator[Finding]:
