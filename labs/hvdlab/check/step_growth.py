@@ -27,7 +27,7 @@ class Growth(NamedTuple):
         loss: scale of the loss: the number of ranks, or 1 divided by it, or 1.
         backward: line of the backward pass.
         rate: learning rate in the first step, with one rank and with all.
-        total: scale of the gradient: 1 (average), or the number of ranks (sum).
+        total: scale of the gradient: 1 (average), the number of ranks (sum), or 1 / it (divided twice).
         batch: rows of a batch of one rank with all ranks, in that with one rank; 1.0 if unknown.
     """
 
@@ -70,11 +70,14 @@ def growth(run: Run, number: int | None) -> Growth | None:
 
 
 def _total(run: Run, number: int | None) -> float:
-    """Return the scale of the gradient: the number of ranks if a step uses the sum, else 1."""
+    """Return the scale of the gradient: the number of ranks if a step uses the sum, 1 / it, or else 1."""
     size, steps = len(run.ranks), gradient_shares.of_optimizer(run, number)
     totals = [share.total for step in steps for share in step if share.kind == "mean"]
-    totals = totals or [share.total for step in steps for share in step]
-    return float(size) if totals and 0.9 * size < median(totals) < 1.1 * size else 1.0
+    totals = totals or [share.total for step in steps for share in step if share.total]
+    scales = (
+        scale for scale in (size, 1 / size) if totals and abs(median(totals) / scale - 1) < 0.1
+    )
+    return next(scales, 1.0)
 
 
 def _loss(run: Run, number: int | None) -> float:

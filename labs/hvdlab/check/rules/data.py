@@ -57,7 +57,10 @@ def orders(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about a sampler that shuffles every epoch in the same order."""
     for of_sampler in run.orders():
         last = of_sampler[-1]
-        if len(of_sampler) == 1 and not facts.new_orders and run.in_epochs():
+        single = [*run.lengths(nested=True).values()] == [
+            dict.fromkeys(run.ranks, 1)
+        ]  # for _ in range(1)
+        if len(of_sampler) == 1 and not facts.new_orders and run.in_epochs() and not single:
             yield finding(
                 "same-order",
                 last.made,

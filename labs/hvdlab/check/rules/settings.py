@@ -68,7 +68,8 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
             yield finding(
                 "rate-unscaled",
                 grown.line,
-                f"{rates}, although each of the {size} ranks reads a whole batch.",
+                f"{rates}{', and the average of the gradients is divided again' if grown.total < 1 else ''}, "
+                f"although each of the {size} ranks reads a whole batch.",
             )
 
 
