@@ -109,7 +109,8 @@ class Watch:
         Args:
             sharded: whether it reads the shard of one rank.
         """
-        self.loader = made, sharded
+        by_hand = self.running and self.running[-1].iteration > 0  # next(iter(loader)) in a loop
+        self.loader = None if by_hand else (made, sharded)
 
     def evaluates(self) -> None:
         """Note that the script calls the model in no training mode, once for each reading of a loader."""

@@ -364,7 +364,7 @@ class Reads(Record):
     Attributes:
         made: its line.
         data: a number for the data set.
-        sampled: whether a DistributedSampler shards it.
+        sampled, sampler: whether a DistributedSampler shards it, and its line.
         rows, batches: of an epoch, or None.
         content: hash of the data if it reads all of them.
     """
@@ -372,6 +372,7 @@ class Reads(Record):
     made: int | None
     data: int = 0
     sampled: bool = False
+    sampler: int | None = None
     rows: int | None = None
     batches: int | None = None
     content: int | None = None

@@ -150,7 +150,7 @@ def _broadcast(function: Callable, name: str, watch: Watch) -> Callable:
         finally:
             watch.wrapping = wrapping
             if watch.gradients:
-                watch.gradients.begin(weights=True)
+                watch.gradients.begin(tensors or ())
 
     return call
 

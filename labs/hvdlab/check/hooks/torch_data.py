@@ -112,6 +112,7 @@ def loaders(torch: ModuleType, watch: Watch) -> None:
         if made and not hasattr(self, "_hvdlab_read"):
             self._hvdlab_read = True
             own = {"data": id(self.dataset), "sampled": sampler is not None}
+            own["sampler"] = getattr(sampler, "_hvdlab_line", None)
             watch.note(records.Reads, made=made, **own, **_read_by(self, torch))
         watch.reads(made, sharded=sampler is not None and sampler.num_replicas > 1)
         return iterate(self)

@@ -59,7 +59,7 @@ def watch_wrapper(module: ModuleType, watch: Watch) -> None:
         watch.progress += 1  # it broadcasts the weights
         watch.note(records.Broadcast, what=WRAPPER, weights=len(trained))
         if watch.gradients:
-            watch.gradients.begin(weights=True)
+            watch.gradients.begin(module.parameters())
         watch.note(records.Wrap, what=WRAPPER, optimizer=None, own_module=False, reduces="Average")
 
     @functools.wraps(prepare)

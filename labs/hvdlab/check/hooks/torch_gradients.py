@@ -6,7 +6,7 @@ gradient that the optimizer uses, see `hvdlab.check.gradient_shares`.
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +35,8 @@ class Gradients:
         self.parameters: list[weakref.ref] = []
         self.local: dict[int, Any] = {}
         self.changed: int | None = None
-        self.weights = False  # whether changes of the weights are looked for, and not of gradients
+        self.weights: set[int] = set()  # addresses of weights that were sent
+        self.sent = False  # whether changes of them are looked for, and not of gradients
         self.mode = self._mode(torch)
 
     @property
@@ -88,9 +89,14 @@ class Gradients:
 
     # --- changes of gradients before the average, and of weights after their broadcast ---------------
 
-    def begin(self, weights: bool = False) -> None:
-        """Note that a backward pass, or a broadcast of weights, has ended: from now on changes are seen."""
-        self.weights = weights
+    def begin(self, weights: Iterable[Any] | None = None) -> None:
+        """Note that a backward pass, or a broadcast of weights, has ended: from now on changes are seen.
+
+        Args:
+            weights: that were sent. Default None: changes of gradients are seen.
+        """
+        self.sent = weights is not None and not self.watch.steps
+        self.weights |= {each.data_ptr() for each in weights or () if hasattr(each, "data_ptr")}
         if self.looks and not self.mode.active:
             self.mode.active = True
             self.mode.__enter__()
@@ -118,7 +124,8 @@ class Gradients:
                         gradients.note([args[0]], "an assignment")
                 elif name in ASSIGNS or (name.endswith("_") and not name.endswith("__")):
                     if name not in ("zero_", "detach_", "requires_grad_", "set_", "register_hook_"):
-                        gradients.note_in_place(args[:1], name)
+                        # torch.nn.init passes its tensor by name
+                        gradients.note_in_place(args[:1] or [*(kwargs or {}).values()], name)
                 return function(*args, **(kwargs or {}))
 
         return Changes()
@@ -128,16 +135,13 @@ class Gradients:
         with self.torch._C.DisableTorchFunction():
             addresses = {each.data_ptr() for each in _tensors(changed) if each.numel()}
             known = [p for p in (reference() for reference in self.parameters) if p is not None]
-            tensors = [p if self.weights else p.grad for p in known]
-            own = [
-                p
-                for p, tensor in zip(known, tensors, strict=True)
-                if tensor is not None and tensor.data_ptr() in addresses
-            ]
-        if own and not self.weights:
+            graded = [p for p in known if p.grad is not None]
+            own = [p for p in graded if p.grad.data_ptr() in addresses]
+        if own and not self.sent:
             self.note(own, what)
-        elif own and self.watch.line() and not self.watch.in_library("horovod."):
-            self.watch.note(records.Load)
+        elif self.sent and addresses & self.weights and self.watch.line():
+            if not self.watch.in_library("horovod."):
+                self.watch.note(records.Load)
 
     def note(self, parameters: list[Any], what: str) -> None:
         """Note that the script changes the gradients of parameters."""

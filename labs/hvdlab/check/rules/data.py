@@ -20,6 +20,8 @@ def batches(run: Run, facts: Facts) -> Iterator[Finding]:
         if len(both) >= SAME_STEPS and all(one and one == other for one, other in both):
             loop = [event for event in run.all(records.Loop) if not event.nested]
             line = next((event.made or event.line for event in loop), run.line(records.Step))
+            samplers = (e.sampler for e in run.rank0(records.Reads) if e.made == line)
+            line = next(filter(None, samplers), line)
             seen = f"Ranks {first} and {second} read the same batch in each of {len(both)} steps."
             yield finding("identical-batches", line, seen)
             return
