@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from hvdlab import launch
-from hvdlab.check.command import WATCHED_RANK
+from hvdlab.check.watched_run import WATCHED_RANK
 from hvdlab.exercises import lab05_script_edits as edits
 
 ROOT = Path(__file__).resolve().parents[2]

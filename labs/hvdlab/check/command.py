@@ -166,7 +166,7 @@ def check(
     for event in run.rank0(records.Init):
         if event.size != ranks:
             raise CheckError(_wrong_size(facts, ranks, event.size))
-    made = max(len(run.of(rank, records.Step)) for rank in run.ranks)
+    made = max((event.steps for event in run.all(records.Step) + run.all(records.End)), default=0)
     if not made and not findings:
         raise CheckError(
             f"{script.name}: nothing was trained, because {(error or _no_step(facts)).rstrip('.')}."

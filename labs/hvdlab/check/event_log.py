@@ -20,6 +20,7 @@ from hvdlab.check.loops import Loop, Pass, planned
 from hvdlab.trace import records
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
+FULL = 64  # steps that are all written down
 MAX_DECISIONS = 64  # written down for each place
 
 
@@ -126,6 +127,12 @@ class Watch:
         """
         self.waits.append(Wait(operation, line, time.monotonic(), name, stack=tuple(self.stack())))
 
+    @property
+    def writes(self) -> bool:
+        """Whether the next step is written down: the first FULL ones, and later those of a power of two."""
+        steps = self.steps + 1
+        return steps <= FULL or steps & (steps - 1) == 0
+
     def looks_at_statistics(self) -> bool:
         """Return whether the next step writes down the statistics of batch norm.
 
@@ -225,24 +232,30 @@ class Watch:
         Raises:
             SystemExit: the script has made enough steps. It still runs the code at its end.
         """
+        written = self.writes
         self.steps += 1
         self.progress += 1
-        loss, self.loss = self.loss, None
-        batch, self.batch, self.called = self.batch, None, False
-        facts["forward"], self.forward = self.forward, None
+        if written:
+            self._write_step(line, facts)
+        self.loss = self.batch = self.forward = self.start = None
+        self.called = False
         self.loader = None  # what is read now is for training
-        read = [batch] if batch is not None else [loop.item for loop in reversed(self.running)]
-        hashed = next(filter(None, map(digest, read)), None)
-        facts.setdefault("rows", next(filter(None, map(rows, read)), None))
-        start, self.start = self.start, None
-        facts |= {"loops": self.loops, "start": start, "stack": self.stack()}
-        facts.setdefault("planned", planned([loop.iterable for loop in self.running]))
-        self.note(records.Step, line, loss=number(loss), batch=hashed, **facts)
         if self.steps == self.last:
             self.end()
             os._exit(0)
         if may_end and self.steps >= CAP * self.limit:
             raise SystemExit
+
+    def _write_step(self, line: int | None, facts: dict[str, Any]) -> None:
+        read = [self.batch]
+        if self.batch is None:
+            read = [loop.item for loop in reversed(self.running)]
+        hashed = next(filter(None, map(digest, read)), None)
+        facts.setdefault("rows", next(filter(None, map(rows, read)), None))
+        facts |= {"loops": self.loops, "start": self.start, "stack": self.stack()}
+        facts["forward"] = self.forward
+        facts.setdefault("planned", planned([loop.iterable for loop in self.running]))
+        self.note(records.Step, line, loss=number(self.loss), batch=hashed, **facts)
 
     @property
     def loops(self) -> list[list[int]]:

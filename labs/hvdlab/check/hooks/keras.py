@@ -151,6 +151,9 @@ def _step_outside_fit(
     line, taped_at = watch.line(), watch.taped_at  # that build the graph
 
     def note(sketched: Any, *squares: Any) -> None:
+        if not watch.writes:
+            watch.step(may_end=eager, line=line)
+            return
         norms = [float(square) ** 0.5 for square in squares]
         watch.start = norms[: len(start)]
         watch.step(

@@ -106,12 +106,16 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
         def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
             self.loop.iteration += 1
             model = self.model
-            if not facts(model.optimizer)["wrapped"]:
+            if watch.writes and not facts(model.optimizer)["wrapped"]:
                 watch.start = [norm(v) for v in model.trainable_variables]
             watch.waits_in("a training step", self.line)
 
         def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
             watch.waits.pop()
+            if not watch.writes:
+                watch.step(may_end=False)
+                self.loop.ended()
+                return
             model = self.model
             samples = [kept for (place, _), kept in watch.kept.items() if place != "rows"]
             rows = next((int(v[0]) for (name, _), v in watch.kept.items() if name == "rows"), None)

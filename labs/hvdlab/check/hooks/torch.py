@@ -74,7 +74,11 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
             watch.gradients.end()
             watch.waits_in("optimizer.step", watch.line())
             wrapped = hasattr(optimizer, "_hvdlab_wrapped")
-            if ours(optimizer) and (not wrapped or optimizer._hvdlab_number not in stepped):
+            if (
+                ours(optimizer)
+                and watch.writes
+                and (not wrapped or optimizer._hvdlab_number not in stepped)
+            ):
                 stepped.add(optimizer._hvdlab_number)
                 watch.start = _norms(torch, _weights(optimizer))
         # The innermost step uses the gradient.
@@ -90,6 +94,9 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         used, gradient = gradient, None
         watch.gradients.stepped(_parameters(optimizer))
         if not ours(optimizer):
+            return
+        if not watch.writes:
+            watch.step()
             return
         group, wrapped = optimizer.param_groups[0], watch.wrapped_parameters
         unused = (

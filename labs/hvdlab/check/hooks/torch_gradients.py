@@ -14,6 +14,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.trace import records
 
 NUMBERS = 16  # of a sketch: more than ranks, so that their parts of a gradient can be told apart
+SKETCHED = 8  # steps
 WIDTH = 1024  # columns into which a tensor is added up before the signs
 ASSIGNS = ("__itruediv__", "__imul__", "__iadd__", "__isub__", "__setitem__")
 
@@ -42,7 +43,7 @@ class Gradients:
     @property
     def looks(self) -> bool:
         """Whether the next step is one of those that are sketched."""
-        return self.watch.steps < self.watch.limit
+        return self.watch.steps < SKETCHED
 
     def follow(self, parameters: list[Any]) -> None:
         """Keep sketches of what backward passes give to parameters."""
