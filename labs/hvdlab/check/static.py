@@ -2,14 +2,14 @@
 
 import ast
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdlab.check import places
-from hvdlab.script_analysis.ast_helpers import identifiers, keyword, last_name
+from hvdlab.check.own_modules import merged, moved, own_modules
+from hvdlab.script_analysis.ast_helpers import identifiers, last_name
 from hvdlab.script_analysis.collectives import BROADCASTS
-from hvdlab.script_analysis.functions import FUNCTIONS
+from hvdlab.script_analysis.files import downloads, on_all_ranks, saves
 from hvdlab.script_analysis.gpu_choice import chosen_by_helper, remainders, uses_gpu
 from hvdlab.script_analysis.legacy_keras import old_argument
 from hvdlab.script_analysis.origins import GLOBAL_RANK, GLOBAL_SIZE, LOCAL_RANK, Origin
@@ -34,7 +34,6 @@ SHARDING = (
 )  # fmt: skip
 SHARED_NORMS = (b"running_", b"moving_mean", b"buffers()", b"SyncBatchNorm", b"SyncBN")
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession", "MonitoredSession")
-OURS = ("hvdlab", "hvdgrade")
 PLACES = ("rank", "size", "local_rank", "local_size")
 SHARDS = ("Batches", "DistributedSampler", "shard")  # they take the rank and the number of ranks
 TENSORS = ("tensor", "as_tensor", "Tensor", "FloatTensor", "constant", "convert_to_tensor", "array")
@@ -45,8 +44,6 @@ RESULTS = (  # collectives that change no argument
     "allreduce", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_object",
 )  # fmt: skip
 SHOWN = {"print", "info", "log", "add_scalar", "log_metrics", "write", "append", "debug", "report"}
-# Methods that a framework calls, besides those that begin with "on_" and "__".
-CALLED_BACK = ("call", "forward", "train_step", "training_step", "validation_step", "test_step")
 
 
 class Facts(NamedTuple):
@@ -115,47 +112,8 @@ def read(path: Path) -> Facts:
         except (Unreadable, OSError):
             continue  # the run shows whether it needs the module
         block = places.block(str(module.relative_to(path.parent)))
-        moved = (_moved(fact, block) for fact in of_module)
-        facts = Facts(*map(_merged, facts, moved))
+        facts = Facts(*map(merged, facts, (moved(fact, block) for fact in of_module)))
     return facts._replace(process_group=None) if facts.horovod else facts
-
-
-def own_modules(path: Path) -> list[Path]:
-    """Return the modules in the folder of a script that it imports, directly or not."""
-    found, todo = {path: None}, [path]
-    while todo:
-        with suppress(Unreadable, OSError):
-            for name in Script(todo.pop().read_bytes()).imports:
-                parts = name.split(".")
-                if parts[0] in OURS:
-                    continue
-                for depth in range(1, len(parts) + 1):
-                    at = path.parent.joinpath(*parts[:depth])
-                    for file in (at.with_suffix(".py"), at / "__init__.py"):
-                        if file.is_file() and file not in found:
-                            found[file] = None
-                            todo.append(file)
-    return [*found][1:]
-
-
-def _moved(value: object, block: int) -> object:
-    """Return a fact of a module with the lines that `places` gives them."""
-    if isinstance(value, bool) or not isinstance(value, int | list | tuple | set | dict):
-        return value
-    if isinstance(value, dict):
-        return {_moved(k, block): _moved(v, block) for k, v in value.items()}
-    return (
-        value + block
-        if isinstance(value, int)
-        else type(value)(_moved(each, block) for each in value)
-    )
-
-
-def _merged(one: object, other: object) -> object:
-    """Return a fact of two files: that of the first that has it, or all of both."""
-    if isinstance(one, list):
-        return one + other
-    return one | other if isinstance(one, set | dict) else one or other
 
 
 def _of_file(path: Path) -> Facts:
@@ -394,94 +352,3 @@ def results(script: Script) -> dict[int, int]:
             below = [line for line in own if line > loop.end_lineno]
             found |= {loop.lineno: min(below)} if below else {}
     return found
-
-
-# --- files ---
-
-
-def saves(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls that write a checkpoint."""
-    for call, name in script.names.items():
-        last = name.rpartition(".")[2]
-        if name == "torch.save" or last in ("ModelCheckpoint", "save_weights", "save_model"):
-            yield call
-        elif last == "save" and "model" in ast.unparse(call.func).lower():
-            yield call
-        elif last == "save" and "train.Checkpoint" in _owner(call, script):
-            yield call
-
-
-def downloads(script: Script) -> Iterator[ast.Call]:
-    """Yield the calls that download a file."""
-    for call, name in script.names.items():
-        last = name.rpartition(".")[2]
-        download = keyword(call, "download")
-        if isinstance(download, ast.Constant) and download.value is True:
-            yield call
-        elif last in ("urlretrieve", "get_file"):
-            yield call
-        elif last == "load_data" and "datasets" in f"{name} {_owner(call, script)}":
-            yield call
-
-
-def _owner(call: ast.Call, script: Script) -> str:
-    """Return what a variable holds whose function is called: `mnist = keras.datasets.mnist`, or ""."""
-    owner = getattr(call.func, "value", None)
-    if not isinstance(owner, ast.Name):
-        return ""
-    values = [value for variable, value in script.bound if variable == script.variable(owner)]
-    return ast.unparse(values[0]) if len(values) == 1 else ""
-
-
-def on_all_ranks(call: ast.Call, guards: Guards) -> bool:
-    """Return whether all ranks make a call, with the same arguments, at the same time."""
-    if guards.asks(call) or guards.test(call) or _in_turns(call, guards):
-        return False
-    if not _is_run(call, guards.script):
-        return False
-    if last_name(call) == "ModelCheckpoint":  # a callback of no rank, or of one rank
-        if guards.uses(call) == [] or guards.test_of_uses(call):
-            return False
-    around = [node for node in guards.script.ancestors(call) if isinstance(node, ast.With)]
-    contexts = (ast.unparse(item.context_expr) for node in around for item in node.items)
-    return not any("lock" in text.lower() for text in contexts)
-
-
-def _is_run(call: ast.Call, script: Script) -> bool:
-    """Return whether the function around a call may run: the script uses it, and does not replace it."""
-    functions = script.functions
-    for function in script.ancestors(call):
-        if not isinstance(function, FUNCTIONS):
-            continue
-        name = functions.name(function)
-        same = [
-            other
-            for other in functions.defined[name]
-            if script.parents[other] is script.parents[function]
-        ]
-        used = functions.calls.get(name) or functions.passed_on.get(name) or function.decorator_list
-        if same[-1] is not function or not (used or name[1] and _calls_back(function, script)):
-            return False
-    return True
-
-
-def _calls_back(method: FUNCTIONS, script: Script) -> bool:
-    """Return whether a library may call a method that the script does not call: on_epoch_end, forward."""
-    if method.name.startswith(("on_", "__")) or method.name in CALLED_BACK:
-        return True
-    return any(getattr(node, "attr", None) == method.name for node in script.nodes)
-
-
-def _in_turns(call: ast.Call, guards: Guards) -> bool:
-    """Return whether some ranks wait above a call: `if hvd.local_rank() != 0: hvd.barrier()`."""
-    node = call
-    for above in guards.script.ancestors(call):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(above, name, None)
-            if isinstance(block, list) and node in block:
-                for earlier in block[: block.index(node)]:
-                    waits = isinstance(earlier, ast.If) and guards.splits(earlier.test)
-                    if waits and guards.script.named_in(earlier, "barrier"):
-                        return True
-        node = above
-    return False

@@ -7,7 +7,7 @@ from math import isclose
 from hvdlab.check.norm_drift import drift
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
-from hvdlab.check.step_growth import LESS, growth
+from hvdlab.check.step_growth import LESS, Growth, growth
 from hvdlab.mistakes import Finding, finding
 from hvdlab.trace import records
 
@@ -43,34 +43,35 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         grown = growth(run, number)
         if not grown or names.get(number) in WITHOUT_UNIT:
             continue
-        size, (one, now) = len(run.ranks), grown.rate
-        rates = f"The learning rate is {one:g} with one rank, and {now:g} with {size} ranks"
+        if found := _of_growth(grown, run):
+            yield found
+
+
+def _of_growth(grown: Growth, run: Run) -> Finding | None:
+    """Return what is wrong with the size of a step on all ranks, or None."""
+    size, (one, now) = len(run.ranks), grown.rate
+    rates = f"The learning rate is {one:g} with one rank, and {now:g} with {size} ranks"
+    as_large = f"So a step is {grown.factor:.3g} times that of a single process."
+    large = grown.factor >= size**TWICE
+    if not large and (grown.factor > 1.01 or grown.batch <= LESS):
+        return None
+    if grown.loss not in (1, 1 / grown.total):
+        done = "added" if grown.total > 1 else "averaged"
+        return finding(
+            "loss-scaled",
+            grown.backward or grown.line,
+            f"The loss is {grown.loss:.2g} times that of one rank here, and the gradients are {done}. "
+            f"{rates}. {as_large}",
+        )
+    if large:
+        adds = next((e.line for e in run.rank0(records.Wrap) if e.reduces == "Sum"), None)
         added = grown.total > 1
-        wrong = grown.factor >= size**TWICE or grown.factor <= 1.01 and grown.batch > LESS
-        if wrong and grown.loss not in (1, 1 / grown.total):
-            yield finding(
-                "loss-scaled",
-                grown.backward or grown.line,
-                f"The loss is {grown.loss:.2g} times that of one rank here, and the gradients are "
-                f"{'added' if added else 'averaged'}. {rates}. So a step is {grown.factor:.3g} times that of "
-                "a single process.",
-            )
-            continue
-        if grown.factor >= size**TWICE:
-            adds = next((e.line for e in run.rank0(records.Wrap) if e.reduces == "Sum"), None)
-            sums = f", and the gradients of the {size} ranks are added" if added else ""
-            yield finding(
-                "rate-scaled-twice",
-                (adds if added else None) or grown.line,
-                f"{rates}{sums}. So a step is {grown.factor:.3g} times that of a single process.",
-            )
-        elif grown.factor <= 1.01 and grown.batch > LESS:
-            yield finding(
-                "rate-unscaled",
-                grown.line,
-                f"{rates}{', and the average of the gradients is divided again' if grown.total < 1 else ''}, "
-                f"although each of the {size} ranks reads a whole batch.",
-            )
+        sums = f", and the gradients of the {size} ranks are added" if added else ""
+        line = (adds if added else None) or grown.line
+        return finding("rate-scaled-twice", line, f"{rates}{sums}. {as_large}")
+    again = ", and the average of the gradients is divided again" if grown.total < 1 else ""
+    seen = f"{rates}{again}, although each of the {size} ranks reads a whole batch."
+    return finding("rate-unscaled", grown.line, seen)
 
 
 def warmup(run: Run, facts: Facts) -> Iterator[Finding]:
