@@ -209,9 +209,6 @@ def _named_ranks(script: Script) -> tuple[set[str], set[str]]:
     return local, everywhere
 
 
-# --- calls without effect ---
-
-
 def uncalled(script: Script) -> ast.Attribute | None:
     """Return the first function of Horovod such as `hvd.rank` that is used as a number, or None."""
     for node in script.nodes:
@@ -332,9 +329,6 @@ def _by_local_rank(parts: list[ast.expr], script: Script) -> bool:
         return any(script.depends(part, origin) for part in parts)
 
     return depend(LOCAL_RANK) and depend(GLOBAL_SIZE) and not depend(GLOBAL_RANK)
-
-
-# --- results of loops ---
 
 
 def results(script: Script) -> dict[int, int]:
