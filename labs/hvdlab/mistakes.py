@@ -393,7 +393,7 @@ MISTAKES = (
         "Some parameters of the wrapped model get no gradient",
         "Remove the layers that the forward pass does not use, or write `DistributedDataParallel(model, "
         "find_unused_parameters=True)` if the used layers change from step to step.",
-        explains=_ids("replicas-diverged"),
+        explains=_ids("replicas-diverged wrapper-not-called"),
     ),
     Mistake(
         "sampler-and-shuffle",

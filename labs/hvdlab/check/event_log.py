@@ -68,6 +68,7 @@ class Watch:
         self.group: Any = None  # of torch.distributed, for the collectives that the script calls
         # The loader that was read last, until the model is evaluated: its line, and whether it reads a shard.
         self.loader: tuple[int | None, bool] | None = None
+        self.calls = 0  # of the model until it counts as evaluated
         self.forward: int | None = None  # the line that called the model since the last step
         self.wrapped_parameters: dict[
             int, str
@@ -110,12 +111,16 @@ class Watch:
         Args:
             sharded: whether it reads the shard of one rank.
         """
-        by_hand = self.running and self.running[-1].iteration > 0  # next(iter(loader)) in a loop
-        self.loader = None if by_hand else (made, sharded)
+        by_hand = self.running and self.running[-1].iteration > 0  # perhaps next(iter(loader))
+        self.loader, self.calls = (made, sharded), 2 if by_hand else 1
 
     def evaluates(self) -> None:
-        """Note that the script calls the model in no training mode, once for each reading of a loader."""
-        if self.loader:
+        """Note that the script calls the model in no training mode, once for each reading of a loader.
+
+        A single call with one batch that the script has read by itself is no evaluation.
+        """
+        self.calls -= 1
+        if self.loader and self.calls <= 0:
             (made, sharded), self.loader = self.loader, None
             self.note(records.Evaluate, made=made, sharded=sharded, content=None, loops=self.loops)
 

@@ -105,7 +105,7 @@ def content(value: Any) -> int | None:
 
 def _hashes(value: Any) -> list[int]:
     """Return the hash of each item of an array, an index of pandas, or a list; none for anything else."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         plain = len(value) <= MAX_ITEMS and all(map(_is_row, value))
         return [zlib.crc32(repr(item).encode()) for item in value] if plain else []
     if not _is_array(value) and not hasattr(value, "to_numpy"):
