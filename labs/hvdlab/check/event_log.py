@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Watch:
     def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
         self.script, self.rank, self.size, self.limit = script, rank, size, limit
         self.blocks = {script: 0}  # path of the script, or of a module of it -> see `places`
+        self.imported = {*sys.modules}  # before the script began
         self.steps = 0  # of all optimizers
         self.last = int(
             os.environ.get("HVDLAB_CHECK_END", 0)
@@ -154,7 +155,7 @@ class Watch:
         Args:
             error: in one line. Default None: there was none.
         """
-        for path in foreign_files(self.script):
+        for path in foreign_files(self.script, self.imported):
             self.note(records.Unread, 0, path=path)
         self.note(records.End, line, error=error, made=made)
 
@@ -333,13 +334,18 @@ class Watch:
         return value
 
 
-def foreign_files(script: str) -> list[str]:
-    """Return the imported files that are neither installed nor in the script's folder nor ours."""
+def foreign_files(script: str, before: Collection[str]) -> list[str]:
+    """Return the imported files that are neither installed nor in the script's folder nor ours.
+
+    Args:
+        before: modules that were imported before the script began.
+    """
     known = (
         *{sys.prefix, sys.base_prefix, str(Path(script).parent)},
         str(Path(__file__).parents[2]),
     )
-    files = {getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]}
+    modules = [module for name, module in [*sys.modules.items()] if name not in before]
+    files = {getattr(module, "__file__", None) or "" for module in modules}
     own = (path for path in files if path.endswith(".py") and "-packages" not in path)
     return [path for path in own if os.path.isabs(path) and not path.startswith(known)]
 

@@ -277,13 +277,14 @@ from tensorflow.python.autograph.pyct import inspect_utils, transpiler
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import backprop
 from tensorflow.python.eager.polymorphic_function import concrete_function
-from hvdlab.check.hooks import keras as hooks, tensorflow
+from hvdlab.check.hooks import keras as hooks, tensorflow, tensorflow_gradients
 from hvdlab.check.event_log import Watch
+from hvdlab.trace import records
 
 watch = Watch(Path(sys.argv[1]), __file__, rank=0, size=1, limit=8)
 hooks.watch(keras, watch)
 tensorflow.data(dataset_ops, watch)
-tensorflow.tapes(backprop, watch)
+tensorflow_gradients.tapes(backprop, watch)
 tensorflow.translations(transpiler, watch)
 tensorflow.sources(inspect_utils, watch)
 tensorflow.graphs(concrete_function, watch)
@@ -334,16 +335,16 @@ model(images)  # nor is this one of what the loop reads, which trains
 def train(loss):
     if loss > 3:
         optimizer.apply(grads, [one, other])
-        watch.note("translated")
+        watch.note(records.Destroy)
 
 for loss in 1.0, 5.0:
     train(tf.constant(loss))
 
-watch.taped = watch.tape = True  # another tape is Horovod's
-for average in (lambda gradient: gradient), tf.identity:
+for factor in 1.0, 0.5:
     with tf.GradientTape() as tape:
         loss = one * one
-    optimizer.apply([average(tape.gradient(loss, [one])[0])], [one])
+    watch.steps = 0  # the first steps are sketched
+    optimizer.apply([factor * tape.gradient(loss, [one])[0]], [one])
 """
 
 
@@ -365,20 +366,23 @@ def test_steps_of_keras_are_noted_however_they_are_written(tmp_path):
     first = KERAS.splitlines().index("def train(loss):") + 1
     decided = [(e["line"], e["value"]) for e in events if e["kind"] == "decision"]
     assert decided == [(first + 1, 1.0), (first + 1, 5.0)]
-    assert [e["line"] for e in events if e["kind"] == "translated"] == [first + 3]
+    assert [e["line"] for e in events if e["kind"] == "destroy"] == [first + 3]
     assert steps[-3]["line"] == first + 2
     loops = [event for event in events if event["kind"] == "loop"]
     assert [event["length"] for event in loops if event["line"] == 99] == [None, 8]
     assert [event["length"] for event in loops if event["line"] != 99][-1] == 4
-    assert [step["wrapped"] for step in steps[-2:]] == [False, True] and steps[-2]["start"]
+    for step, factor in zip(steps[-2:], (1.0, 0.5), strict=True):
+        used, local = step["gradient"]["used"], step["gradient"]["local"]
+        np.testing.assert_allclose(used, factor * np.array(local))
+        assert any(used) and step["start"] and step["taped_at"]
     first, again, second, third, last = [step["batch"] for step in steps[5:10]]
     assert first == again != second != third == last
     tested = [event for event in events if event["kind"] == "evaluate"]
     assert [event["sharded"] for event in tested] == [True, False, False, True, True]
     contents = [event["content"] for event in tested]
     assert contents[1] != contents[2] and [contents[i] for i in (0, 3, 4)] == [None] * 3
-    seeds = [event["seeds"] for event in events if event["kind"] == "shard"]
-    assert [0, 0] in seeds and [3] in [each[1:] for each in seeds if each]
+    orders = [event["order"] for event in events if event["kind"] == "part"]
+    assert "shuffled by rank 0" in orders and any(str(each).endswith(", 3.0]") for each in orders)
     # A generator does not say its length: it came to its end before it was cut.
     ended = next(event for event in events if event["kind"] == "pass")
     assert (ended["iterations"], ended["left"]) == (5, "at its end")
