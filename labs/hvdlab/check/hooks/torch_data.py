@@ -59,7 +59,8 @@ def samplers(torch: ModuleType, watch: Watch) -> None:
             order = zlib.crc32(str([*map(int, data.indices)]).encode())
             again = len(data) * self.num_replicas <= len(data.dataset) + self.num_replicas
             made = getattr(data, "_hvdlab_line", None)
-        watch.note(records.Part, made, order=order, again=again)
+        whole = None if made else content  # a subset has rows of its own
+        watch.note(records.Part, made, content=whole, order=order, again=again)
         which, content = [self.rank, self.num_replicas], content if watch.has_cut else None
         watch.note(records.Part, which=which, content=content)
 
