@@ -84,7 +84,7 @@ def test_a_correct_script_gives_no_finding(name):
 
 FOLLOWED = variants("followed_advice.toml")
 OTHER = variants("other_mistakes.toml")
-QUICK_VARIANTS = {"join_ddp", "loop_in_a_module_torch", "clipped_tape_keras"}
+QUICK_VARIANTS = {"join_torch", "join_ddp", "loop_in_a_module_torch", "clipped_tape_keras"}
 
 
 def variants_to_run(table):

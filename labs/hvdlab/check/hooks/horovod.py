@@ -27,7 +27,7 @@ def watch(hvd: ModuleType, watch: Watch) -> None:
         if hasattr(hvd, name):
             setattr(hvd, name, _wrapper(getattr(hvd, name), name, hvd, watch))
     if hasattr(hvd, "join"):
-        hvd.join = _noted(hvd.join, "join", watch)
+        hvd.join = _noted(hvd.join, records.Join, watch)
     if hasattr(hvd, "init"):  # hvdlab.keras.collectives has none
         hvd.init = _init(hvd.init, hvd, watch)
     operations = getattr(hvd, "mpi_ops", None)
@@ -76,8 +76,8 @@ def _without_cuda(operations: ModuleType, watch: Watch) -> Callable:
     return call
 
 
-def _noted(function: Callable, kind: str, watch: Watch) -> Callable:
-    """Return a function that writes down its calls as events of one kind."""
+def _noted(function: Callable, kind: type[records.Record], watch: Watch) -> Callable:
+    """Return a function that writes down its calls as records of one kind."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
