@@ -51,7 +51,7 @@ def of_step(events: tuple[records.Step, ...]) -> list[Shares] | None:
 
 
 def _zero(sketch: records.Gradient) -> Shares:
-    none = sketch.used is None and sketch.local is None
+    none = sketch.local is None and not any(sketch.used or ())  # Horovod fills in zeros
     return Shares("none" if none else "unknown", 0.0, sketch.changed)
 
 

@@ -73,7 +73,8 @@ def _total(run: Run, number: int | None) -> float:
     """Return the scale of the gradient: the number of ranks if a step uses the sum, 1 / it, or else 1."""
     size, steps = len(run.ranks), gradient_shares.of_optimizer(run, number)
     totals = [share.total for step in steps for share in step if share.kind == "mean"]
-    totals = totals or [share.total for step in steps for share in step if share.total]
+    if not totals:  # equal gradients, which cannot be told apart
+        totals = [s.total for step in steps for s in step if s.kind == "unknown" and s.total]
     scales = (
         scale for scale in (size, 1 / size) if totals and abs(median(totals) / scale - 1) < 0.1
     )
