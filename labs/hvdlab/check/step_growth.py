@@ -70,15 +70,20 @@ def growth(run: Run, number: int | None) -> Growth | None:
 
 
 def _total(run: Run, number: int | None) -> float:
-    """Return the scale of the gradient: the number of ranks if a step uses the sum, 1 / it, or else 1."""
+    """Return the scale of the gradient: the number of ranks if a step uses the sum, 1 / it, or else 1.
+
+    Each step must show it, because gradients that are clipped have another scale in each step.
+    """
     size, steps = len(run.ranks), gradient_shares.of_optimizer(run, number)
-    totals = [share.total for step in steps for share in step if share.kind == "mean"]
-    if not totals:  # equal gradients, which cannot be told apart
-        totals = [s.total for step in steps for s in step if s.kind == "unknown" and s.total]
-    scales = (
-        scale for scale in (size, 1 / size) if totals and abs(median(totals) / scale - 1) < 0.1
-    )
-    return next(scales, 1.0)
+    shares = [share for step in steps for share in step]
+    if run.all(records.Clip) or any(share.kind == "uneven" for share in shares):
+        return 1.0
+    totals = [share.total for share in shares if share.kind == "mean"]
+    totals = totals or [share.total for share in shares if share.total]  # of equal gradients
+    for scale in (size, 1 / size):
+        if totals and all(abs(total / scale - 1) < 0.05 for total in totals):
+            return float(scale)
+    return 1.0
 
 
 def _loss(run: Run, number: int | None) -> float:
