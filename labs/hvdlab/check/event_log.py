@@ -38,9 +38,8 @@ class Watch:
         self.blocks = {script: 0}  # path of the script, or of a module of it -> see `places`
         self.imported = {*sys.modules}  # before the script began
         self.steps = 0  # of all optimizers
-        self.last = int(
-            os.environ.get("HVDLAB_CHECK_END", 0)
-        )  # step with which the process ends; 0: none
+        # The step with which the process ends; 0: none.
+        self.last = int(os.environ.get("HVDLAB_CHECK_END", 0))
         self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
         self.passes = 0  # training loops that have ended
         self.running: list[Loop] = []  # the loops that are running, the innermost last

@@ -94,7 +94,7 @@ def of_optimizer(run: Run, number: int | None) -> list[list[Shares]]:
 
 
 def kinds(run: Run, number: int | None) -> set[str]:
-    """Return the kinds of shares that an optimizer's steps have, without those that are unknown."""
+    """Return the known kinds of shares in an optimizer's steps."""
     return {share.kind for step in of_optimizer(run, number) for share in step} - {"unknown"}
 
 

@@ -11,6 +11,7 @@ And a script ends where it passes a tensor to Horovod for which Horovod would wa
 Environment:
     HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl
     HVDLAB_CHECK_STEPS  training steps after which a loop ends
+    HVDLAB_CHECK_END    training steps after which the process ends; 0: it ends by itself
 """
 
 import os

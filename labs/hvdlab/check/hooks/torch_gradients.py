@@ -42,7 +42,7 @@ class Gradients:
 
     @property
     def looks(self) -> bool:
-        """Whether the next step is one of those that are sketched."""
+        """Whether the gradients of the next step are sketched."""
         return self.watch.steps < SKETCHED
 
     def follow(self, parameters: list[Any]) -> None:
