@@ -305,7 +305,7 @@ MISTAKES = (
     ),
     Mistake(
         "loss-scaled",
-        "The loss is scaled by the number of ranks, and so is the average",
+        "The loss is scaled by the number of ranks, although the gradients are averaged",
         "Leave the loss as it is for one rank: DistributedOptimizer averages the gradients. Only with "
         "op=hvd.Sum divide it by hvd.size().",
         fix_in_ddp="Leave the loss as it is for one rank: DistributedDataParallel averages the gradients.",
