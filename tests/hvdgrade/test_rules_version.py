@@ -31,7 +31,7 @@ JUDGING = (
     *(
         f"labs/hvdlab/{framework}/{name}.py"
         for framework in ("keras", "torch")
-        for name in ("models", "recorder", "wide_resnet", "throughput", "device")
+        for name in ("models", "recorder", "wide_resnet", "measure_speed", "device")
     ),
 )
 # Files of these folders that only clean up or are displayed.

@@ -16,6 +16,7 @@ SPARE_BYTES = 30 << 20  # what an unpacked file may hold in addition to the weig
 # How many arrays of a file are read in addition to the weights: enough to name one that does not belong.
 SPARE_ARRAYS = 80
 MAX_EXAMPLES = 1_000_000
+DIVERGED = "is not finite: the training diverged"
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -68,7 +69,7 @@ def read_weights(
             came = f"{arrays[name].dtype} {arrays[name].shape}"
             raise ValueError(f"{name} is {came[:100]}, and the network has float32 {shape}")
         if not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{name} is not finite: the training diverged")
+            raise ValueError(f"{name} {DIVERGED}")
     if extra := arrays.keys() - shapes.keys():
         raise ValueError(
             f"it has arrays that the network has not: {', '.join(map(ascii, sorted(extra)))[:200]}"

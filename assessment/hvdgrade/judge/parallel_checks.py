@@ -14,9 +14,9 @@ from dataclasses import asdict
 
 from hvdgrade.evidence.evidence import UNMOVED, Evidence, ProbeEvidence
 from hvdgrade.evidence.observation import ProbeForm
-from hvdgrade.judge import causes
-from hvdgrade.judge.causes import likely
+from hvdgrade.judge import parallel_causes as causes
 from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
+from hvdgrade.judge.parallel_causes import likely
 from hvdgrade.judge.run_checks import RECORD_THE_NETWORK
 from hvdgrade.judge.traffic import (
     FEWEST_ROUNDS,

@@ -1,9 +1,9 @@
 """Check what the ranks read: different data on each rank, and together the whole training set."""
 
 from hvdgrade.judge import run_causes as causes
-from hvdgrade.judge.causes import likely
 from hvdgrade.judge.check import Case, Finding, check
 from hvdgrade.judge.conditions import SAME_BATCHES
+from hvdgrade.judge.parallel_causes import likely
 
 
 @check("shards", title="ranks read different data")

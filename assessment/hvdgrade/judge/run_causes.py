@@ -4,8 +4,8 @@ from collections.abc import Callable
 from signal import SIGKILL
 
 from hvdgrade.judge import conditions as measured
-from hvdgrade.judge.causes import Cause, place, rate, start
 from hvdgrade.judge.check import Case
+from hvdgrade.judge.parallel_causes import Cause, place, rate, start
 
 
 def stopped_by(*causes: str) -> Callable[[Case], bool]:

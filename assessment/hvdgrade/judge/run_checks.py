@@ -1,9 +1,10 @@
 """Check whether the graded run came to its end and every rank recorded its epochs."""
 
 from hvdgrade.evidence.observation import Observation
+from hvdgrade.evidence.weights_file import DIVERGED
 from hvdgrade.judge import run_causes as causes
-from hvdgrade.judge.causes import likely
 from hvdgrade.judge.check import Case, Finding, check, last_error, where_they_wait
+from hvdgrade.judge.parallel_causes import likely
 
 LIMITS = {
     "out_of_memory": "it needed more memory than it was given",
@@ -13,6 +14,8 @@ LIMITS = {
 RECORD_THE_NETWORK = (
     "let Recorder write the weights of assessment_network(), unchanged, after every epoch"
 )
+
+LEARN_SLOWER = "use a smaller learning rate, or a longer warmup, and look at the loss of each step"
 
 
 @check("ran", title="every rank runs and records", depends_on=())
@@ -31,7 +34,8 @@ def ran(case: Case) -> Finding:
     if seen.stop_cause not in ("ended", "timeout"):
         rationale, help = stopped(case, epochs)
     elif refused:
-        rationale, help = refused[0], RECORD_THE_NETWORK
+        diverged = refused[0].endswith(DIVERGED)
+        rationale, help = refused[0], LEARN_SLOWER if diverged else RECORD_THE_NETWORK
     elif problem := too_few_epochs(case, recorded, epochs):
         rationale, help = problem
     else:

@@ -2,8 +2,8 @@
 
 from hvdgrade.judge import conditions as measured
 from hvdgrade.judge import run_causes as causes
-from hvdgrade.judge.causes import likely
 from hvdgrade.judge.check import Case, Finding, check
+from hvdgrade.judge.parallel_causes import likely
 
 
 # A single process can reach the accuracy too, so it counts only for ranks that exchange something.

@@ -109,8 +109,8 @@ def one_run(
     if framework == "torch":
         import torch
 
+        from hvdlab.torch.measure_speed import measure
         from hvdlab.torch.precision import use_fast_kernels
-        from hvdlab.torch.throughput import measure
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         use_fast_kernels(precision != "float32")
@@ -124,7 +124,7 @@ def one_run(
     else:
         import tensorflow as tf
 
-        from hvdlab.keras.throughput import measure
+        from hvdlab.keras.measure_speed import measure
 
         tf.config.experimental.enable_tensor_float_32_execution(precision != "float32")
         policy = "mixed_bfloat16" if precision == "bfloat16" else "float32"

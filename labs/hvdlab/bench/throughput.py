@@ -96,13 +96,13 @@ def trained_by_torch(
     """Train with PyTorch on this rank.
 
     Args:
-        options: "steps" and "network", for `hvdlab.torch.throughput.measure`.
+        options: "steps" and "network", for `hvdlab.torch.measure_speed.measure`.
         distribute: (model, optimizer) -> (model, optimizer) that exchange gradients.
     """
     import torch
 
+    from hvdlab.torch.measure_speed import measure
     from hvdlab.torch.precision import use_fast_kernels
-    from hvdlab.torch.throughput import measure
 
     torch.manual_seed(1)
     use_fast_kernels()
@@ -112,7 +112,7 @@ def trained_by_torch(
 
 def alone_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange: str) -> Measured:
     """Train with Keras, without Horovod in the process."""
-    from hvdlab.keras.throughput import measure
+    from hvdlab.keras.measure_speed import measure
 
     return measure(batches, comm.Barrier, **options)[1], ranks.device_of_tensorflow()
 
@@ -121,7 +121,7 @@ def horovod_keras(comm: "MPI.Comm", batches: "Batches", options: dict, exchange:
     """Train with Keras; our binding of Horovod sends the gradients."""
     import hvdlab.keras.horovod as hvd
     from hvdlab.keras.device import rank_device
-    from hvdlab.keras.throughput import measure
+    from hvdlab.keras.measure_speed import measure
 
     hvd.init()
     place = {"device_dense": rank_device(hvd).device_dense}

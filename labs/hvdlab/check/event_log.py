@@ -17,6 +17,7 @@ from hvdlab.check import unwatched
 from hvdlab.check.fingerprints import digest, items, number, rows
 from hvdlab.check.long_waits import Wait, note_long_waits
 from hvdlab.check.loops import Loop, Pass, planned
+from hvdlab.script_analysis.script import Script
 from hvdlab.trace import records
 
 CAP = 10  # times the step limit of a loop: then the script ends, in a loop or not
@@ -154,7 +155,7 @@ class Watch:
         Args:
             error: in one line. Default None: there was none.
         """
-        for path in foreign_files(self.script, self.imported):
+        for path in foreign_files(self.blocks, self.imported):
             self.note(records.Unread, 0, path=path)
         self.note(records.End, line, error=error, made=made)
 
@@ -333,20 +334,21 @@ class Watch:
         return value
 
 
-def foreign_files(script: str, before: Collection[str]) -> list[str]:
-    """Return the imported files that are neither installed nor in the script's folder nor ours.
+def foreign_files(own: Iterable[str], before: Collection[str]) -> list[str]:
+    """Return the files that a script imports and that are neither installed nor in its folder nor ours.
 
     Args:
+        own: the script first, and its modules.
         before: modules that were imported before the script began.
     """
-    known = (
-        *{sys.prefix, sys.base_prefix, str(Path(script).parent)},
-        str(Path(__file__).parents[2]),
-    )
-    modules = [module for name, module in [*sys.modules.items()] if name not in before]
-    files = {getattr(module, "__file__", None) or "" for module in modules}
-    own = (path for path in files if path.endswith(".py") and "-packages" not in path)
-    return [path for path in own if os.path.isabs(path) and not path.startswith(known)]
+    folder = str(Path(next(iter(own))).parent)
+    known = sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), folder
+    named = {
+        name.partition(".")[0] for path in own for name in Script(Path(path).read_bytes()).imports
+    }
+    files = {getattr(sys.modules.get(name), "__file__", None) or "" for name in named - {*before}}
+    found = (path for path in files if path.endswith(".py") and "-packages" not in path)
+    return [path for path in found if os.path.isabs(path) and not path.startswith(known)]
 
 
 def made_at(watch: Watch) -> int | None:

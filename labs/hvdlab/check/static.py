@@ -145,7 +145,7 @@ def _of_file(path: Path) -> Facts:
         session=_first(script, lambda call: last_name(call) in SESSIONS),
         old_argument=old_argument(script),
         uncalled=getattr(uncalled(script), "lineno", None),
-        broadcasts=[(last_name(call), call.lineno) for call in script.named(*BROADCASTS)],
+        broadcasts=[(script.names[c].split(".")[-1], c.lineno) for c in script.named(*BROADCASTS)],
         discarded=getattr(discarded(script), "lineno", None),
         local_shard=getattr(local_shard(script), "lineno", None),
         new_orders=bool(script.named("set_epoch")),
@@ -315,10 +315,13 @@ def local_shard(script: Script) -> ast.expr | None:
         if _by_local_rank(given if call in script.named(*SHARDS) else named, script):
             return call
     for node in script.nodes:
+        parts = []
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            parts = (node.slice.lower, node.slice.upper, node.slice.step)
-            if _by_local_rank([part for part in parts if part], script):
-                return node
+            parts = [node.slice.lower, node.slice.upper, node.slice.step]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            parts = [node.left, node.right]  # skip(share * local_rank())
+        if _by_local_rank([part for part in parts if part], script):
+            return node
     return None
 
 

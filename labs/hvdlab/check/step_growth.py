@@ -23,7 +23,7 @@ class Growth(NamedTuple):
 
     Attributes:
         factor: size of a step with all ranks in that with one rank.
-        line: that has set the learning rate.
+        line: that has set the learning rate, or that has wrapped the optimizer.
         loss: scale of the loss: the number of ranks, or 1 divided by it, or 1.
         backward: line of the backward pass.
         rate: learning rate in the first step, with one rank and with all.
@@ -66,7 +66,8 @@ def growth(run: Run, number: int | None) -> Growth | None:
     first = run.steps(number)[0][0]
     rates = one[0], all_ranks[0]
     batch = _batch(run, number)
-    return Growth(ratio * total * loss, first.rate_line, loss, first.backward, rates, total, batch)
+    line = first.rate_line or run.line(records.Wrap) or run.line(records.Optimizer)
+    return Growth(ratio * total * loss, line, loss, first.backward, rates, total, batch)
 
 
 def _total(run: Run, number: int | None) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hvdlab.arguments import above_zero, positive
 from hvdlab.launch import host_watch, local
 from hvdlab.launch import hosts as hosts_of
-from hvdlab.launch.launchers.base import Launcher
+from hvdlab.launch.launchers.launcher import Launcher
 from hvdlab.launch.local import LaunchError
 from hvdlab.launch.plan import LAUNCHERS, Plan, plan
 from hvdlab.launch.preflight import must_work, ranks_come_first

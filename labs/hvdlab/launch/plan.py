@@ -14,7 +14,7 @@ from hvdlab.launch import hosts as hosts_of
 from hvdlab.launch import local
 from hvdlab.launch.hosts import Host
 from hvdlab.launch.launchers import mpirun, srun, torchrun
-from hvdlab.launch.launchers.base import Request
+from hvdlab.launch.launchers.launcher import Request
 from hvdlab.launch.local import LaunchError
 from hvdlab.system import slurm_job
 from hvdlab.system.hardware import gpus

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hvdlab.launch import hosts
-from hvdlab.launch.launchers.base import mpi_of
+from hvdlab.launch.launchers.launcher import mpi_of
 from hvdlab.launch.local import LaunchError
 from hvdlab.launch.plan import Plan
 from hvdlab.system import open_mpi, slurm_job

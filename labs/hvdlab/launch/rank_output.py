@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from hvdlab.launch.launchers.base import End, Line, OutputReader
+from hvdlab.launch.launchers.launcher import End, Line, OutputReader
 from hvdlab.system import open_mpi, tensorflow_log
 
 ERROR_STARTS = ("Traceback (most recent call last):", "Fatal Python error:")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hvdlab.launch import local
 from hvdlab.launch.launchers import mpirun, torchrun
-from hvdlab.launch.launchers.base import Line, Request
+from hvdlab.launch.launchers.launcher import Line, Request
 from hvdlab.launch.local import LaunchError, TimeUp
 from hvdlab.launch.process_tree import GRACE_SECONDS
 from hvdlab.launch.rank_output import RankOutput

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from hvdlab.script_analysis.assigned_variables import Variable, tests_around
 from hvdlab.script_analysis.ast_helpers import identifier, is_text, keyword, last_name
-from hvdlab.script_analysis.bindings import Variable, tests_around
 from hvdlab.script_analysis.origins import Origin
 from hvdlab.script_analysis.script import TRANSPARENT, Script
 

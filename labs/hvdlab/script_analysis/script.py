@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from hvdlab import HvdlabError
-from hvdlab.script_analysis.ast_helpers import key, pairs, strings
-from hvdlab.script_analysis.bindings import (
+from hvdlab.script_analysis.assigned_variables import (
     Variable,
     bound,
     constants,
@@ -20,20 +19,12 @@ from hvdlab.script_analysis.bindings import (
     of_item,
     tests_around,
 )
+from hvdlab.script_analysis.ast_helpers import key, pairs, strings
 from hvdlab.script_analysis.functions import FUNCTIONS, OwnFunctions
 from hvdlab.script_analysis.origins import RANK, SIZE, Origin
 
 HOROVOD = ("hvdlab.keras.horovod.", "horovod.")
 OFFICIAL_KERAS = ("horovod.tensorflow.keras", "horovod.keras")
-EXCHANGES = (
-    "allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce grouped_allreduce_ "
-    "grouped_allreduce_async grouped_allreduce_async_ allgather allgather_object reducescatter "
-    "alltoall broadcast broadcast_ broadcast_object"
-).split()
-BROADCASTS = (
-    "broadcast_parameters broadcast_variables broadcast_global_variables broadcast_model_weights "
-    "BroadcastGlobalVariablesCallback broadcast broadcast_ broadcast_object broadcast_async broadcast_async_"
-).split()
 # Functions whose result depends on all of their arguments and on nothing else.
 TRANSPARENT = {"int", "bool", "str", "float", "min", "max", "Path", "join", "format"}
 # Expressions whose value is computed from their parts.

@@ -219,9 +219,9 @@ def test_precision_is_that_of_the_convolutions(
     framework: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorflow", reason="needs TensorFlow: run `make setup`")
+    import hvdlab.keras.measure_speed as of_keras
     import hvdlab.keras.models
-    import hvdlab.keras.throughput as of_keras
-    import hvdlab.torch.throughput as of_torch
+    import hvdlab.torch.measure_speed as of_torch
 
     taken = []
 

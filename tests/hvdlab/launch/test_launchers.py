@@ -11,7 +11,7 @@ import pytest
 from hvdlab.launch import LaunchError, hosts, local, preflight
 from hvdlab.launch import plan as plan_module
 from hvdlab.launch.launchers import srun, torchrun
-from hvdlab.launch.launchers.base import mpi_of
+from hvdlab.launch.launchers.launcher import mpi_of
 from hvdlab.launch.plan import plan
 from hvdlab.launch.rank_output import RankOutput
 

@@ -11,7 +11,7 @@ from hvdlab.doctor.answers import ProgramOutput
 from hvdlab.doctor.checks import allreduce
 from hvdlab.launch import local, script_on_ranks
 from hvdlab.launch.launchers import mpirun
-from hvdlab.launch.launchers.base import End, Line, Request
+from hvdlab.launch.launchers.launcher import End, Line, Request
 from hvdlab.launch.rank_output import RankOutput
 from hvdlab.system import open_mpi
 

@@ -6,7 +6,7 @@ import sys
 import hvdlab.keras.horovod as hvd
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.keras.device import rank_device
-from hvdlab.keras.throughput import measure
+from hvdlab.keras.measure_speed import measure
 
 seconds, batch_size = float(sys.argv[1]), int(sys.argv[2])
 

@@ -7,7 +7,7 @@ import horovod.torch as hvd
 
 from hvdlab.data import Batches, load_cifar10
 from hvdlab.torch.device import rank_device
-from hvdlab.torch.throughput import measure
+from hvdlab.torch.measure_speed import measure
 
 seconds, batch_size = float(sys.argv[1]), int(sys.argv[2])
 

@@ -4,7 +4,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -221,29 +221,14 @@ def _keep(tf: ModuleType, flat: Any, place: int | str, kept: dict) -> None:
 def evaluations(keras: ModuleType, watch: Watch) -> None:
     """Write down the evaluations of a model, and whether they read a shard.
 
-    An evaluation is a call of `evaluate`, or a call of the model outside a tape.
+    An evaluation is a call of `evaluate` or `predict`, or a call of the model outside a tape.
 
     Args:
         keras: the module `keras` (3) or `tf_keras`.
     """
-    evaluate = keras.Model.evaluate
-    signature = inspect.signature(evaluate)
-
-    @functools.wraps(evaluate)
-    def noting_evaluate(self: Any, *arguments: Any, **options: Any) -> Any:
-        fitting = watch.fitting
-        watch.fitting = True  # the calls of the model in it are no loop of the script
-        try:
-            result = evaluate(self, *arguments, **options)
-        finally:
-            watch.fitting = fitting
-        if not watch.fitting and watch.line():
-            data = signature.bind(self, *arguments, **options).arguments.get("x")
-            found = {"sharded": of_shard(data), "content": content(data)}
-            watch.note(records.Evaluate, made=None, loops=watch.loops, **found)
-        return result
-
-    keras.Model.evaluate = noting_evaluate
+    for name in "evaluate", "predict":
+        method = getattr(keras.Model, name)
+        setattr(keras.Model, name, _noting_evaluation(method, watch))
     call = keras.Model.__call__
 
     @functools.wraps(call)
@@ -253,6 +238,27 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
         return call(self, *arguments, **options)
 
     keras.Model.__call__ = noting_call
+
+
+def _noting_evaluation(method: Callable, watch: Watch) -> Callable:
+    """Return `evaluate` or `predict` of a model, which writes down its data."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def noting(self: Any, *arguments: Any, **options: Any) -> Any:
+        fitting = watch.fitting
+        watch.fitting = True  # the calls of the model in it are no loop of the script
+        try:
+            result = method(self, *arguments, **options)
+        finally:
+            watch.fitting = fitting
+        if not watch.fitting and watch.line():
+            data = signature.bind(self, *arguments, **options).arguments.get("x")
+            found = {"sharded": of_shard(data), "content": content(data)}
+            watch.note(records.Evaluate, made=None, loops=watch.loops, **found)
+        return result
+
+    return noting
 
 
 def _no_tape() -> bool:

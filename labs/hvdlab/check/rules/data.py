@@ -194,10 +194,19 @@ def evaluation(run: Run, facts: Facts) -> Iterator[Finding]:
         if after is records.Collective or unused or (run.crash() and after is not records.Step):
             continue
         ranks = [rank for rank in run.ranks if _place(event) in tested[rank]]
+        if all(_writes_its_own(run, rank, event.steps) for rank in run.ranks):
+            continue  # somebody may combine the files
         if all(_place(event) in own[rank] for rank in ranks):
             until = "next step" if after is records.Step else "end of the script"
             yield _not_combined(event, len(ranks) == len(run.ranks), until, facts)
             return
+
+
+def _writes_its_own(run: Run, rank: int, steps: int) -> bool:
+    """Return whether a rank writes a file, which no other rank writes, after some steps."""
+    by_path = run.saves()
+    saves = run.of(rank, records.Save)
+    return any(save.steps >= steps and [*by_path.get(save.path, ())] == [rank] for save in saves)
 
 
 def _not_combined(event: records.Evaluate, by_all: bool, until: str, facts: Facts) -> Finding:

@@ -10,7 +10,7 @@ import sys
 from hvdlab.launch import hosts as hosts_of
 from hvdlab.launch import local
 from hvdlab.launch.hosts import Host
-from hvdlab.launch.launchers.base import End, Launcher, Line, Request
+from hvdlab.launch.launchers.launcher import End, Launcher, Line, Request
 from hvdlab.system import open_mpi
 
 # With these settings mpirun notices a lost host within 10 + 4 x 5 seconds. Open MPI's defaults need

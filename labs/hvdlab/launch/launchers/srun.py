@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 
-from hvdlab.launch.launchers.base import End, Launcher, Line, Request, mpi_of
+from hvdlab.launch.launchers.launcher import End, Launcher, Line, Request, mpi_of
 from hvdlab.launch.launchers.torchrun import OTHERS
 from hvdlab.launch.local import LaunchError
 

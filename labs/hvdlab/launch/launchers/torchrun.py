@@ -11,7 +11,7 @@ import shlex
 import signal
 
 from hvdlab.launch import hosts as hosts_of
-from hvdlab.launch.launchers.base import End, Launcher, Line, Request
+from hvdlab.launch.launchers.launcher import End, Launcher, Line, Request
 from hvdlab.launch.local import LaunchError
 
 OTHERS = ("OMPI_", "PRTE_", "HOROVOD_")  # variables that ranks of torch.distributed do not read
