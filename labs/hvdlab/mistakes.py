@@ -180,6 +180,21 @@ MISTAKES = (
         refuted_by=_ids("equivalence"),
     ),
     Mistake(
+        "weights-overwritten",
+        "The weights of one rank replace what the other ranks have learned",
+        "Write `optimizer = hvd.DistributedOptimizer(optimizer, ...)`, which averages the gradients of all "
+        "ranks before each step, and broadcast the weights only once, before the first step. A broadcast "
+        "makes the weights equal, but averages nothing.",
+        fix_with_tape="Write `tape = hvd.DistributedGradientTape(tape)` before tape.gradient, which then "
+        "averages the gradients of all ranks, and broadcast the weights only once, after the first step.",
+        fix_in_ddp="Train with `parallel = DistributedDataParallel(model)`, which averages the gradients in "
+        "every backward pass, and remove this broadcast, because it averages nothing.",
+        explains=_ids(
+            "replicas-diverged batch-norm-drift rate-unscaled rate-scaled-twice no-warmup"
+        ),
+        refuted_by=_ids("equivalence"),
+    ),
+    Mistake(
         "unfinished-accumulation",
         "Gradients are accumulated over more batches than the optimizer was told",
         "Step after the last batch of an epoch, too, if it does not complete the number of batches: `if "

@@ -45,11 +45,11 @@ def divergence(run: Run, number: Any = ...) -> int | None:
     """
     found = []
     for each in run.optimizers() if number is ... else [number]:
-        apart = [bool(_pair(run, state)) for state in states(run, each)]
-        equal = [step for step, differs in enumerate(apart, 1) if not differs]
+        differ = [bool(apart(run, state)) for state in states(run, each)]
+        equal = [step for step, differs in enumerate(differ, 1) if not differs]
         alone = run.exchanges() and not averages(run, each)
-        synchronized = alone and equal and True in apart[: equal[-1]]
-        if apart and apart[-1] and not synchronized:
+        synchronized = alone and equal and True in differ[: equal[-1]]
+        if differ and differ[-1] and not synchronized:
             found.append(max(equal, default=0) + 1)
     return min(found, default=None)
 
@@ -57,10 +57,10 @@ def divergence(run: Run, number: Any = ...) -> int | None:
 def apart_before(run: Run, number: int | None) -> bool:
     """Return whether the weights of two ranks differ before the first step, so far as that is known."""
     first = [event.start for event in next(iter(run.steps(number)), ())]
-    return bool(first) and all(first) and _pair(run, first) is not None
+    return bool(first) and all(first) and apart(run, first) is not None
 
 
-def _pair(run: Run, state: list[list[float]]) -> tuple[int, int] | None:
+def apart(run: Run, state: list[list[float]]) -> tuple[int, int] | None:
     """Return the indices of the first two ranks that train together and whose weights differ."""
     # Adasum adds in another order on each rank, and the weights are float32.
     adasum = any(event.reduces == "Adasum" for event in run.rank0(records.Wrap))
@@ -83,8 +83,8 @@ def pair(run: Run, number: int | None, step: int) -> tuple[str, float]:
         The ranks as text, "0 and 1", and the largest relative difference between the norms of a weight.
     """
     state = states(run, number)[step - 1]
-    i, j = _pair(run, state)
-    apart = [
+    i, j = apart(run, state)
+    gaps = [
         abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in zip(state[i], state[j], strict=False)
     ]
-    return f"{run.ranks[i]} and {run.ranks[j]}", max(apart, default=0.0)
+    return f"{run.ranks[i]} and {run.ranks[j]}", max(gaps, default=0.0)

@@ -132,6 +132,37 @@ def test_a_broadcast_before_the_first_step_averages_nothing(facts):
     assert named(events, facts()) == []
 
 
+def test_weights_of_one_rank_that_replace_those_of_the_others(facts):
+    def events(start, gradient=None):
+        plain = run(
+            4,
+            wrapped=lambda r, s: False,
+            weights=lambda r, s: [1.0 + r + s],
+            start=start,
+            gradient=gradient or parts((1, 0), (0, 1)),
+        )
+        for rank in plain:
+            first = next(i for i, e in enumerate(plain[rank]) if e["kind"] == "step")
+            for step in 1, 2:
+                sent = {"kind": "collective", "op": "hvd.broadcast_", "line": 6, "stack": [6]}
+                at = plain[rank][first]["at"] + step - 0.5
+                plain[rank].insert(-1, {"at": at, "steps": step, "name": None, **sent})
+        return without(plain, "wrap")
+
+    own, averaged = (lambda r, s: [0.0 + s]), (lambda r, s: [0.5 + s])
+    (found,) = judge(events(own), facts())
+    assert (found.id, found.line) == ("weights-overwritten", 6)
+    assert "those of rank 0" in found.seen
+    (found,) = judge(events(lambda r, s: [1.0 + s]), facts())
+    assert "those of rank 1" in found.seen
+    assert named(events(averaged), facts()) == []  # a script that averages the weights by hand
+
+    def server(rank, step):  # its gradient is also of something that no rank has computed
+        return {"used": [[1.0, 0.0] * 8, OWN[1]][rank], "local": OWN[rank], "changed": None}
+
+    assert named(events(own, server), facts()) == []
+
+
 def begun_apart(**changes):
     """A run whose weights differ before step 1, and until the end."""
     events = run(weights=lambda rank, step: [1.0 + rank, 2.0], **changes)

@@ -1,9 +1,10 @@
 """Mistakes in the gradients that an optimizer uses: what the ranks have computed, and what became of it."""
 
+import itertools
 from collections.abc import Iterator
 
 from hvdlab.check import gradient_shares
-from hvdlab.check.replica_weights import divergence
+from hvdlab.check.replica_weights import apart, divergence
 from hvdlab.check.run_events import Run
 from hvdlab.check.static import Facts
 from hvdlab.mistakes import Finding, finding
@@ -15,7 +16,7 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield findings about optimizers that do not use the average of the ranks' gradients."""
     for number in () if run.split() else run.optimizers():
         kinds = gradient_shares.kinds(run, number)
-        apart = divergence(run, number)
+        from_step = divergence(run, number)
         alone = kinds == {"own"} or not (kinds or gradient_shares.wrapped(run, number))
         own = [event for event in run.rank0(records.Step) if event.optimizer == number]
         adasum = any(event.reduces == "Adasum" for event in run.rank0(records.Wrap))
@@ -30,10 +31,12 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
                 line,
                 f"No backward pass has given a gradient to the weights that {name} holds, {seen}.",
             )
-        elif alone and (apart or not run.exchanges()):  # else the script averages the weights
-            after = f" After step {apart} the weights of the ranks differ." if apart else ""
+        elif alone and (from_step or not run.exchanges()):  # else the script averages the weights
+            after = f" After step {from_step} the weights of the ranks differ." if from_step else ""
             found = _alone(run, number, own, facts)
             yield found._replace(seen=found.seen + after)
+        elif kinds == {"own"} and (found := _overwritten(run, number)):
+            yield found
         elif "uneven" in kinds and not run.all(records.Clip):
             yield _uneven(run, number)
 
@@ -80,6 +83,35 @@ def _alone(run: Run, number: int | None, own: list[records.Step], facts: Facts) 
     if taped and wraps:
         seen += " The gradients come from another tape than the distributed one."
     return finding("optimizer-not-wrapped", taped or line, seen)
+
+
+def _overwritten(run: Run, number: int | None) -> Finding | None:
+    """Return the finding of a broadcast that replaces what the other ranks have learned, or None.
+
+    After a step the weights of the ranks differ, and the next step of each rank begins with those of one
+    rank, which it has trained with its own gradient only.
+    """
+    shares = gradient_shares.of_optimizer(run, number)
+    for step, (before, after) in enumerate(itertools.pairwise(run.steps(number)), 1):
+        left, begun = [event.weights for event in before], [event.start for event in after]
+        if not all(begun) or not apart(run, left) or apart(run, begun):
+            continue
+        for place, (first, last) in enumerate(zip(before, after, strict=True)):
+            root = run.ranks[place]
+            own = {of_ranks[place].kind for of_ranks in shares} == {"own"}
+            if not own or any(map(run.apart, left[place], begun[0])):
+                continue
+            for sent in run.of(root, records.Broadcast | records.Collective):
+                what = getattr(sent, "what", None) or sent.op
+                if first.at <= sent.at <= last.at and "broadcast" in what and "opti" not in what:
+                    return finding(
+                        "weights-overwritten",
+                        sent.line,
+                        f"After step {step} the weights of the ranks differ. This {what} replaces all of "
+                        f"them by those of rank {root}, which it has trained with its own gradient only: "
+                        "what the other ranks have learned is lost.",
+                    )
+    return None
 
 
 def _own_module(wrap: records.Wrap, name: str, run: Run, facts: Facts) -> Finding:
