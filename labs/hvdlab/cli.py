@@ -13,7 +13,7 @@ from hvdlab.system.current_folder import why_gone
 COMMANDS = {
     "doctor": ("hvdlab.doctor.command", "say what is wrong with this set-up, and how to fix it"),
     "run": (
-        "hvdlab.launch.command",
+        "hvdlab.run_command",
         "start a script on N ranks, here, on several hosts or under Slurm",
     ),
     "check": (

@@ -27,7 +27,7 @@ def run(steps=5, ranks=2, **changes):
             facts = {
                 "kind": "step", "line": 7, "optimizer": 0, "wrapped": True, "rate": 0.2,
                 "momentum": 0.0, "weights": [1.0 + step, 2.0], "loss": 1.0,
-                "batch": f"{rank}-{step}", "rate_line": 3, "loops": [[6, step + 1]], "stack": [7],
+                "batch": f"{rank}-{step}", "rate_line": 3, "loops": [[6, step + 1]], "stack": [7], "rows": 32,
             }  # fmt: skip
             facts |= {name: change(rank, step) for name, change in changes.items()}
             kinds.append(facts)

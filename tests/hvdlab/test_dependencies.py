@@ -57,7 +57,8 @@ HVDLAB = {
         "check trace course faults hints mistakes launch data noise_scale record reference schedules "
         "script_analysis torch keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
     ),
-    "cli": "doctor launch check faults data bench course gpu_report system",
+    "run_command": "launch check system",
+    "cli": "doctor run_command check faults data bench course gpu_report system",
 }
 # The same for hvdgrade. A name that begins with "hvdlab" belongs to hvdlab.
 HVDGRADE = {

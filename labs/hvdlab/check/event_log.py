@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdlab.check import unwatched
-from hvdlab.check.fingerprints import digest, items, number, rows
+from hvdlab.check.epoch_totals import Totals
+from hvdlab.check.fingerprints import digest, inputs, items, number, rows
 from hvdlab.check.long_waits import Wait, note_long_waits
 from hvdlab.check.loops import Loop, Pass, planned
 from hvdlab.script_analysis.script import Script
@@ -32,13 +33,17 @@ class Watch:
         script: absolute path; lines are lines of it.
         size: number of ranks.
         limit: training steps after which a loop ends.
+        whole: whether no loop ends early, and the rank report is written. Default False.
     """
 
-    def __init__(self, folder: Path, script: str, rank: int, size: int, limit: int) -> None:
+    def __init__(
+        self, folder: Path, script: str, rank: int, size: int, limit: int, whole: bool = False
+    ) -> None:
         self.script, self.rank, self.size, self.limit = script, rank, size, limit
         self.blocks = {script: 0}  # path of the script, or of a module of it -> see `places`
         self.imported = {*sys.modules}  # before the script began
         self.steps = 0  # of all optimizers
+        self.totals = Totals() if whole else None
         # The step with which the process ends; 0: none.
         self.last = int(os.environ.get("HVDLAB_CHECK_END", 0))
         self.progress = 0  # steps, and broadcasts of weights, which another rank may have changed
@@ -60,6 +65,7 @@ class Watch:
         self.graphs: Any = weakref.WeakKeyDictionary()
         self.kept: dict = {}  # TensorFlow variables in which a graph keeps a sample of its batch
         self.called = False  # whether the model was called since then
+        self.rows: int | None = None  # of the batch, where only the model has got it
         self.loss = None
         self.backward: int | None = None  # the line of the last backward pass
         # Norms of the weights when the first step of an optimizer, or a step without an average, begins.
@@ -157,6 +163,8 @@ class Watch:
         """
         for path in foreign_files(self.blocks, self.imported):
             self.note(records.Unread, 0, path=path)
+        if self.totals:
+            self.note(records.Report, 0, **self.totals.record())
         self.note(records.End, line, error=error, made=made)
 
     def line(self) -> int | None:
@@ -241,15 +249,18 @@ class Watch:
         written = self.writes
         self.steps += 1
         self.progress += 1
+        if self.totals:
+            read = [self.batch] if self.batch is not None else [e.item for e in self.running[::-1]]
+            self.totals.step(next(filter(None, map(inputs, read)), None), self.loss)
         if written:
             self._write_step(line, facts)
-        self.loss = self.batch = self.forward = self.start = None
+        self.loss = self.batch = self.rows = self.forward = self.start = None
         self.called = False
         self.loader = None  # what is read now is for training
         if self.steps == self.last:
             self.end()
             os._exit(0)
-        if may_end and self.steps >= CAP * self.limit:
+        if may_end and not self.totals and self.steps >= CAP * self.limit:
             raise SystemExit
 
     def _write_step(self, line: int | None, facts: dict[str, Any]) -> None:
@@ -257,7 +268,7 @@ class Watch:
         if self.batch is None:
             read = [loop.item for loop in reversed(self.running)]
         hashed = next(filter(None, map(digest, read)), None)
-        facts.setdefault("rows", next(filter(None, map(rows, read)), None))
+        facts.setdefault("rows", next(filter(None, map(rows, read)), self.rows))
         facts |= {"loops": self.loops, "start": self.start, "stack": self.stack()}
         facts["forward"] = self.forward
         facts.setdefault("planned", planned([loop.iterable for loop in self.running]))

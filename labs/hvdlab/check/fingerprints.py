@@ -103,6 +103,18 @@ def content(value: Any) -> int | None:
     return found.content if found else None
 
 
+def inputs(batch: Any) -> list[int] | None:
+    """Return the hash of each row of the first array or tensor in a batch; None if it cannot be read."""
+    first = next(_arrays(batch), None)
+    if hasattr(first, "detach"):  # torch: a GPU may hold it
+        first = first.detach().cpu()
+        first = (first.float() if first.is_floating_point() else first).numpy()
+    try:
+        return _hashes(first) or None
+    except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
+        return None
+
+
 def _hashes(value: Any) -> list[int]:
     """Return the hash of each item of an array, an index of pandas, or a list; none for anything else."""
     if isinstance(value, list | tuple | range):

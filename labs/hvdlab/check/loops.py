@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from hvdlab.check.epoch_totals import Totals
 from hvdlab.trace import records
 
 EPOCHS = 2  # rounds after which a loop around a training loop ends
@@ -22,6 +23,7 @@ class Watch(Protocol):
         passes: training loops that have ended.
         running: the loops that are running, the innermost last.
         loader: what the script has begun to read, until it evaluates.
+        totals: numbers of a whole run, in which no loop ends early; else None.
     """
 
     limit: int
@@ -29,6 +31,7 @@ class Watch(Protocol):
     passes: int
     running: "list[Loop]"
     loader: tuple[int | None, bool] | None
+    totals: Totals | None
 
     def line(self) -> int | None:
         """Return the line of the script that is running."""
@@ -67,7 +70,7 @@ class Loop:
             made = getattr(self.iterable, "_hvdlab_line", None)
             length = _length(self.iterable)
             self.watch.note(records.Loop, self.line, length=length, made=made, nested=nested)
-        if self.trained < (EPOCHS if nested else self.watch.limit):
+        if self.watch.totals or self.trained < (EPOCHS if nested else self.watch.limit):
             return False
         self.left = "cut"
         return True
@@ -85,6 +88,8 @@ class Loop:
     def __exit__(self, *error: object) -> None:
         if self.trained or self.watch.progress > self.progress:
             self.watch.passes += 1
+            if self.watch.totals:
+                self.watch.totals.epoch({})
             # The line of `break` or `return` is running.
             leaves = self.watch.line() if self.left == "early" else None
             # A round that `break` ends before its step trains nothing.

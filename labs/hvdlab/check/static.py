@@ -314,12 +314,11 @@ def local_shard(script: Script) -> ast.expr | None:
         given = [*call.args, *(word.value for word in call.keywords)]
         if _by_local_rank(given if call in script.named(*SHARDS) else named, script):
             return call
-    for node in script.nodes:
-        parts = []
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            parts = [node.slice.lower, node.slice.upper, node.slice.step]
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            parts = [node.left, node.right]  # skip(share * local_rank())
+    slices = [n.slice for n in script.nodes if isinstance(n, ast.Subscript)]
+    taken = [(n, (n.lower, n.upper, n.step)) for n in slices if isinstance(n, ast.Slice)]
+    products = [n for n in script.nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
+    taken += [(n, (n.left, n.right)) for n in products]  # skip(share * local_rank())
+    for node, parts in taken:
         if _by_local_rank([part for part in parts if part], script):
             return node
     return None

@@ -28,7 +28,7 @@ class Growth(NamedTuple):
         backward: line of the backward pass.
         rate: learning rate in the first step, with one rank and with all.
         total: scale of the gradient: 1 (average), the number of ranks (sum), or 1 / it (divided twice).
-        batch: rows of a batch of one rank with all ranks, in that with one rank; 1.0 if unknown.
+        batch: rows of a batch of one rank with all ranks, in that with one rank; None if unknown.
     """
 
     factor: float
@@ -37,7 +37,7 @@ class Growth(NamedTuple):
     backward: int | None
     rate: tuple[float, float]
     total: float
-    batch: float
+    batch: float | None
 
 
 def growth(run: Run, number: int | None) -> Growth | None:
@@ -98,10 +98,10 @@ def _loss(run: Run, number: int | None) -> float:
     return 1.0
 
 
-def _batch(run: Run, number: int | None) -> float:
-    """Return the rows of a batch with all ranks, in those with one rank; 1.0 if unknown."""
+def _batch(run: Run, number: int | None) -> float | None:
+    """Return the rows of a batch with all ranks, in those with one rank; None if unknown."""
     alone, now = ([e.rows for e in steps if e.rows] for steps in _first_steps(run, number))
-    return median(now) / median(alone) if alone and now else 1.0
+    return median(now) / median(alone) if alone and now else None
 
 
 def _first_steps(run: Run, number: int | None) -> list[list[records.Step]]:

@@ -11,6 +11,7 @@ And a script ends where it passes a tensor to Horovod for which Horovod would wa
 Environment:
     HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl
     HVDLAB_CHECK_STEPS  training steps after which a loop ends
+    HVDLAB_CHECK_WHOLE  if it is set, loops do not end early, and each rank writes its part of the rank report
     HVDLAB_CHECK_END    training steps after which the process ends; 0: it ends by itself
 """
 
@@ -168,7 +169,14 @@ def main() -> None:
     script = str(Path(sys.argv[1]).resolve())
     rank, size = launched_rank()
     folder = Path(os.environ["HVDLAB_CHECK"])
-    watch = Watch(folder, script, rank, size, int(os.environ["HVDLAB_CHECK_STEPS"]))
+    watch = Watch(
+        folder,
+        script,
+        rank,
+        size,
+        int(os.environ.get("HVDLAB_CHECK_STEPS", 0)),
+        "HVDLAB_CHECK_WHOLE" in os.environ,
+    )
     sys.meta_path.insert(0, AfterImport(watch))
     sys.addaudithook(files_and_locks(watch))
 

@@ -52,13 +52,12 @@ def watched(
     """
     late = False
     with held_folder("hvdlab-check-") as held:
-        folder, search = held.path, [str(WATCHED_RANK.parents[2]), os.environ.get("PYTHONPATH")]
+        folder = held.path
         options = {
-            "HVDLAB_CHECK": str(folder),
+            **environment(folder),
             "HVDLAB_CHECK_STEPS": str(steps),
             "HVDLAB_CHECK_END": str(end),
             "HVDLAB_RUN_DIR": str(folder / "run"),
-            "PYTHONPATH": os.pathsep.join(filter(None, search)),
             **variables,
         }
         guard = Deadlock(folder, ranks)
@@ -71,3 +70,9 @@ def watched(
         except launch.LaunchError as error:  # the errors of the ranks are in the events
             output, late = str(error), isinstance(error, launch.TimeUp)
         return Watched(read_events(folder, ranks), output, late, guard.found)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment variables of ranks that write their events into a folder."""
+    search = [str(WATCHED_RANK.parents[2]), os.environ.get("PYTHONPATH")]
+    return {"HVDLAB_CHECK": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, search))}

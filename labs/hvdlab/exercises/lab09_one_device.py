@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from hvdlab.exercises import NotYet, call, number, received
 from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
@@ -282,14 +282,23 @@ check_clipped_step = FunctionExercise(
 # fmt: on
 
 
-class Reads(TorchDispatchMode):
-    """Count how often a number is read from a tensor: `.item()`, `float()`, `if`."""
+class Reads(TorchFunctionMode):
+    """Count how often numbers are read from a tensor. What was copied to the processor is read already."""
 
-    count = 0
+    READS = set("item tolist numpy cpu __array__ __float__ __int__ __bool__ __index__".split())
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
+    def __init__(self):
+        super().__init__()
+        self.count, self.copies = 0, []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        if name in self.READS and not any(args[0] is copy for copy in self.copies):
+            self.count += 1
+        if name == "cpu":
+            self.copies.append(result)
+        return result
 
 
 def train_epoch(model, batches, optimizer):
@@ -316,7 +325,7 @@ def epoch_of_three_batches(train_epoch):
     return {
         "The vector of weights after": flat(model).numpy(),
         "The loss that is returned by": number(loss, "train_epoch"),
-        "The number of reads from the device (.item(), float() and `if` read) in": reads.count,
+        "The number of reads from the device (.item(), .tolist(), .cpu(), float(), `if`) in": reads.count,
     }
 
 

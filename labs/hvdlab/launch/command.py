@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hvdlab.arguments import above_zero, positive
@@ -76,12 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(args: argparse.Namespace) -> int:
+def main(
+    args: argparse.Namespace, runner: str | None = None, variables: Mapping[str, str] | None = None
+) -> int:
     """Run the command and return its exit code, as described in EPILOG.
 
     Args:
         args: of the parser of `add_arguments`.
+        runner: a program that runs the script on each rank, and gets its path as the first argument. Default:
+            none.
+        variables: more environment variables of the ranks.
     """
+    program = [runner, os.path.abspath(args.script)] if runner else [args.script]
     try:
         ranks_come_first(args.arguments)
         if args.ranks is None:
@@ -89,23 +95,29 @@ def main(args: argparse.Namespace) -> int:
         must_be_script(args.script)
         planned = plan(
             args.ranks,
-            args.script,
+            *program,
             *args.arguments,
             launcher=args.launcher,
             hosts=args.hosts,
             hostfile=args.hostfile,
         )
+        planned.variables.update(variables or {})
         if args.dry_run:
             print(planned.line())
             return 0
         must_work(planned, args.script, args.force)
     except LaunchError as error:
-        print(f"hvdlab run: {error}", file=sys.stderr)
-        return REFUSED
+        return refused(str(error))
     sentence, code = follow(planned, Path(args.script).name, args.timeout)
     if sentence:
         print(f"hvdlab run: {sentence}.", file=sys.stderr)
     return code
+
+
+def refused(sentence: str) -> int:
+    """Print why nothing was started, and return the exit code that says so."""
+    print(f"hvdlab run: {sentence}", file=sys.stderr)
+    return REFUSED
 
 
 def follow(planned: Plan, name: str, limit: float | None) -> tuple[str, int]:

@@ -187,8 +187,8 @@ def _explained(error: LaunchError, script: Path, ranks: int, timeout: float) -> 
         if found["unknown"]:
             return LaunchError(
                 f"{name} on rank {rank}: the name {found['unknown']!r} is not defined. A function that "
-                "runs on the ranks can only use names that it defines itself, np, MPI, and the functions of "
-                "uses=."
+                "runs on the ranks can only use np, MPI, and what it imports or defines inside itself: a "
+                "decorator or an annotation is outside. launch.call passes other functions with uses=."
             )
         says = "; ".join([f"{found['kind']}: {found['text']}", *found["notes"]])
         where = f", in `{found['line']}`" if found["line"] else ""

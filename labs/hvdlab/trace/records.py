@@ -403,6 +403,31 @@ class Download(Record):
     locked: bool
 
 
+class Report(Record):
+    """What a rank has read and reached in the last epoch of a whole run, see `hvdlab.check.rank_report`.
+
+    Attributes:
+        weights: hash of its weights at the end, or None.
+        epochs: that made a step.
+        steps_of_epoch: steps of the last one.
+        examples: inputs of training steps; None if the watch did not see them.
+        loss, accuracy: of training; None where the watch did not see them.
+        held_out: accuracy of evaluation, or None.
+        inputs: hashes of the different inputs.
+        again: whether it has read an input in several epochs.
+    """
+
+    weights: str | None = None
+    epochs: int = 0
+    steps_of_epoch: int | None = None
+    examples: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    held_out: float | None = None
+    inputs: list[int] | None = None
+    again: bool = False
+
+
 FIELDS = {kind: [f.name for f in dataclasses.fields(kind)] for kind in Record.__subclasses__()}
 KINDS = {kind.__name__.lower(): kind for kind in Record.__subclasses__()}
 

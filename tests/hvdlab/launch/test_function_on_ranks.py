@@ -93,7 +93,8 @@ def test_a_name_that_the_ranks_do_not_have_is_one_sentence(function, name):
         call(function, ranks=2)
     assert str(caught.value) in [
         f"{function.__name__} on rank {rank}: the name {name!r} is not defined. A function that "
-        "runs on the ranks can only use names that it defines itself, np, MPI, and the functions of uses=."
+        "runs on the ranks can only use np, MPI, and what it imports or defines inside itself: a "
+        "decorator or an annotation is outside. launch.call passes other functions with uses=."
         for rank in (0, 1)
     ]
 

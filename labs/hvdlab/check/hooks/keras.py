@@ -14,7 +14,7 @@ from hvdlab.check.event_log import Watch
 from hvdlab.check.fingerprints import SAMPLE, content, number
 from hvdlab.check.hooks import keras_fit
 from hvdlab.check.hooks.horovod import remember_line
-from hvdlab.check.hooks.keras_compat import facts, norm
+from hvdlab.check.hooks.keras_compat import array, facts, norm
 from hvdlab.check.hooks.tensorflow import compiled, of_shard
 from hvdlab.check.hooks.tensorflow_gradients import as_event, keep, sketches
 from hvdlab.trace import records
@@ -102,6 +102,9 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
         given.arguments[first] = grads = list(given.arguments[first])  # it may be a zip
         if watch.wrapping:
             return apply(*given.args, **given.kwargs)
+
+        if watch.totals:
+            watch.totals.weights[self._hvdlab_number] = lambda: [*map(array, variables())]
 
         def variables() -> list[Any]:
             if legacy:
@@ -197,7 +200,12 @@ def _keep_batch(data: Any, watch: Watch) -> None:
     elif not compiled(tf):
         for place, tensor in enumerate(tensors):
             _keep_sample(tf, tensor, place, watch.kept)
-        _keep(tf, tf.shape(tensors[0])[:1], "rows", watch.kept)
+        rows = tf.shape(tensors[0])[:1]
+        _keep(tf, rows, "rows", watch.kept)
+        if watch.totals:
+            flat = tf.reshape(tensors[0], tf.concat([rows, [-1]], 0))
+            flat = flat[:, :: tf.maximum(1, -(-tf.shape(flat)[1] // SAMPLE))]
+            _keep(tf, tf.reshape(flat, [-1]), "inputs", watch.kept)
 
 
 def _keep_sample(tf: ModuleType, tensor: Any, place: int, kept: dict) -> None:
@@ -233,11 +241,23 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
 
     @functools.wraps(call)
     def noting_call(self: Any, *arguments: Any, **options: Any) -> Any:
-        if watch.loader and not watch.fitting and _no_tape():
+        if not watch.fitting and not _no_tape():
+            _keep_rows(arguments, watch)
+        elif watch.loader and not watch.fitting:
             watch.evaluates()
         return call(self, *arguments, **options)
 
     keras.Model.__call__ = noting_call
+
+
+def _keep_rows(arguments: tuple, watch: Watch) -> None:
+    """Keep how many rows a model gets inside a tape, because no loop may hold the batch."""
+    tf = sys.modules["tensorflow"]
+    first = next((part for part in tf.nest.flatten(arguments) if isinstance(part, tf.Tensor)), None)
+    if first is not None and first.shape.rank != 0:
+        rows = tf.shape(first)[0]
+        watch.rows = None if tf.is_symbolic_tensor(rows) else int(rows)
+        watch.when_run(rows, lambda value: setattr(watch, "rows", int(value)))
 
 
 def _noting_evaluation(method: Callable, watch: Watch) -> Callable:

@@ -40,12 +40,11 @@ def fitting(keras: ModuleType, watch: Watch) -> None:
         given = bound.arguments
         length, line = _steps(given), watch.line()
         read = None if given["steps_per_epoch"] else content(_first_input(given["x"]))
-        if length is None or length > watch.limit:
-            given["steps_per_epoch"] = watch.limit
-        epochs, given["epochs"] = (
-            given["epochs"],
-            min(given["epochs"], given["initial_epoch"] + EPOCHS),
-        )
+        epochs = given["epochs"]
+        if not watch.totals:
+            if length is None or length > watch.limit:
+                given["steps_per_epoch"] = watch.limit
+            given["epochs"] = min(epochs, given["initial_epoch"] + EPOCHS)
         callbacks = given["callbacks"] or []
         if isinstance(callbacks, keras.callbacks.Callback):
             callbacks = [callbacks]
@@ -112,14 +111,16 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
 
         def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
             watch.waits.pop()
+            kept = {name: value for (name, _), value in watch.kept.items()}
+            if watch.totals and "inputs" in kept:
+                watch.batch = [kept.pop("inputs").numpy().reshape(int(kept["rows"][0]), -1)]
             if not watch.writes:
                 watch.step(may_end=False)
                 self.loop.ended()
                 return
             model = self.model
-            samples = [kept for (place, _), kept in watch.kept.items() if place != "rows"]
-            rows = next((int(v[0]) for (name, _), v in watch.kept.items() if name == "rows"), None)
-            watch.batch = samples or watch.batch
+            rows = int(kept.pop("rows")[0]) if "rows" in kept else None
+            watch.batch = [*kept.values()] or watch.batch
             watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
             watch.step(
                 may_end=False,
@@ -135,6 +136,8 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
 
         def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
             watch.waits.clear()  # a step that started after the last batch never ends
+            if watch.totals:
+                watch.totals.epoch(logs or {})
             self.loop.iteration = self.loop.trained
             self.loop.__exit__()
 

@@ -26,7 +26,8 @@ def watch(module: ModuleType, watch: Watch) -> None:
 
 
 def _fingerprint(values: Any) -> str | None:
-    """Return the hash of arrays, or of lists of numbers and texts; None for anything else."""
+    """Return the hash of arrays, tables of pandas, or lists of numbers and texts; None for anything else."""
+    values = [each.index.to_numpy() if hasattr(each, "iloc") else each for each in values]
     lists = [value for value in values if isinstance(value, list)]
     if lists and len(lists) == len(values):
         return f"{zlib.crc32(repr(lists).encode()):08x}"

@@ -29,6 +29,9 @@ def tapes(module: ModuleType, watch: Watch) -> None:
             if given is not None:
                 watch.local.setdefault(identity(source), []).append(given)
         watch.taped_at = watch.line() or watch.taped_at
+        if watch.totals and not watch.fitting:
+            watch.loss = target
+            watch.when_run(target, functools.partial(setattr, watch, "loss"))
         return result
 
     module.GradientTape.gradient = noting_gradient

@@ -28,6 +28,8 @@ def watch(torch: ModuleType, watch: Watch) -> None:
     deciding(torch, watch)
     files(torch, watch)
     spawning(torch, watch)
+    if watch.totals:
+        classes(torch, watch)
 
 
 def optimizers(torch: ModuleType, watch: Watch) -> None:
@@ -95,6 +97,8 @@ def optimizers(torch: ModuleType, watch: Watch) -> None:
         watch.gradients.stepped(_parameters(optimizer))
         if not ours(optimizer):
             return
+        if watch.totals:
+            watch.totals.weights[optimizer._hvdlab_number] = lambda: _weights(optimizer)
         if not watch.writes:
             watch.step()
             return
@@ -222,6 +226,8 @@ def batches(torch: ModuleType, watch: Watch) -> None:
     @functools.wraps(backward)
     def noting_backward(self: Any, *arguments: Any, **options: Any) -> Any:
         watch.loss, watch.backward = self.detach(), watch.line()
+        if watch.totals:
+            watch.totals.backward()
         watch.gradients.end()
         watch.waits_in("loss.backward", watch.line())  # DistributedDataParallel averages there
         try:
@@ -240,6 +246,22 @@ def batches(torch: ModuleType, watch: Watch) -> None:
         return load(self, *arguments, **options)
 
     torch.nn.Module.load_state_dict = noting_load
+
+
+def classes(torch: ModuleType, watch: Watch) -> None:
+    """Count the right answers where the script computes a loss of classes."""
+    for name in "cross_entropy", "nll_loss":
+        loss_of = getattr(torch.nn.functional, name)
+
+        @functools.wraps(loss_of)
+        def counting(
+            input: Any, target: Any, *arguments: Any, loss_of: Any = loss_of, **options: Any
+        ) -> Any:
+            loss = loss_of(input, target, *arguments, **options)
+            watch.totals.classified(input, target, loss)
+            return loss
+
+        setattr(torch.nn.functional, name, counting)
 
 
 def deciding(torch: ModuleType, watch: Watch) -> None:

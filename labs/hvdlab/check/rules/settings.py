@@ -53,7 +53,8 @@ def _of_growth(grown: Growth, run: Run) -> Finding | None:
     rates = f"The learning rate is {one:g} with one rank, and {now:g} with {size} ranks"
     as_large = f"So a step is {grown.factor:.3g} times that of a single process."
     large = grown.factor >= size**TWICE
-    if not large and (grown.factor > 1.01 or grown.batch <= LESS):
+    whole = grown.batch is not None and grown.batch > LESS
+    if not large and (grown.factor > 1.01 or not whole):
         return None
     if grown.loss not in (1, 1 / grown.total):
         done = "added" if grown.total > 1 else "averaged"
