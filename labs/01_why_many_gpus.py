@@ -1,41 +1,167 @@
 # %% [markdown]
 # # Lab 1: Why many GPUs
 #
-# AlphaGo Zero, the program that learned Go by playing against itself, was trained with 300,000 times as many
-# arithmetic operations as AlexNet, the program for recognising images that started the present wave of neural
-# networks five years before ([OpenAI, "AI and Compute"](https://openai.com/research/ai-and-compute), 2018).
-# No chip became 300,000 times as fast in five years. According to OpenAI, the main reason was that
-# researchers found methods to use more chips together. This lab explains why training needs so much
-# computing, why the need can be predicted, and which hardware and software let many *GPUs* train one network.
-# (A GPU, a graphics processing unit, is a chip that performs thousands of simple operations at the same
-# time.)
+# In 2017 Facebook trained the network ResNet-50 in one hour on 256 GPUs, and it was as accurate as after slow
+# training with small batches ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). On all 256 GPUs the same
+# script ran, and after each step all copies of the network were equal to the last bit. In the first ten
+# minutes of this lab you start a script on two processes, and turn two trainings into one by a single edit.
+# Then the lab explains why training needs so much computing, why the need can be predicted, and which hardware
+# and software let many *GPUs* train one network. (A GPU, a graphics processing unit, is a chip that performs
+# thousands of simple operations at the same time. Here each process uses a core of the processor instead, unless
+# your machine has GPUs.)
 #
 # **After this lab you can**
 #
-# * fit a power law to a learning curve, and predict how much data a smaller error needs;
-# * compute the operations, the GPU-days and the best model size of a training run;
+# * start a script on two processes, and tell from a report whether they train one network or two;
+# * fit a power law to a learning curve, and compute the data, the operations, the GPU-days and the best model
+#   size of a training run;
 # * explain why the time of one experiment decides how fast a team makes progress;
 # * name the parts of a training step, and say which of them limits the speed;
 # * name the links between GPUs with their speeds, and say what MPI, NCCL, Gloo, Horovod and DDP are for.
 #
-# **Builds on** nothing but Python with NumPy, and logarithms. **Time** 90 minutes: 30 to read, and 60 for
-# eight short exercises. Running all cells takes only a few seconds.
+# **Builds on** nothing but Python with NumPy, and logarithms. **Time** 100 minutes: ten for two ranks, 30 to
+# read, and 60 for eight short exercises. The cells of the first section run for about two minutes, all others for
+# a few seconds.
 
 # %%
 import math
+import re
+import shutil
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from hvdlab.course.figures import describe
+from hvdlab import launch
+from hvdlab.check.rank_report import report_of, show
+from hvdlab.course.experiment import LABS, WORK, by_run_length, grid, reference, seeds, sweep
+from hvdlab.course.figures import compare, describe
 from hvdlab.course.learning_curves import learning_curve
 from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab01_why_many_gpus as exercises
+from hvdlab.exercises.lab01_script_edits import EDITS, ONE_CORE, check_first_script
 
 workbook = Workbook(1)
 
 # %% [markdown]
+# ## Two ranks in ten minutes
+#
+# The script below trains a small network on 8,192 images of clothes, in one **process**, which is a running
+# program with memory of its own. Nothing in it deals with several processes. Choose your framework, "keras" or
+# "torch". The cell makes a copy of the script for you and shows it.
+
+# %%
+FRAMEWORK = by_run_length(quick="torch", learner="keras", reference="keras")
+SERIAL = LABS / f"first_{FRAMEWORK}.py"
+SCRIPT = WORK / SERIAL.name  # your copy
+WORK.mkdir(parents=True, exist_ok=True)
+if not SCRIPT.exists():
+    shutil.copy(SERIAL, SCRIPT)
+print(f"Your copy: {SCRIPT.relative_to(LABS.parent)}\n\n{SCRIPT.read_text()}")
+
+# %% [markdown]
+# ### The serial script on two ranks
+#
+# The command `mpirun -np 2 python first_keras.py` starts the script twice, as two processes that run at the same
+# time. The processes that train together are numbered from 0. The number of a process is its **rank**, and the
+# process itself is also called a rank. Each rank gets one core of the processor, as each rank of a cluster gets one
+# GPU. The next cell executes this command, and prints the **rank report**, which has a row for each rank.
+# Most of its time is the import of the framework.
+
+# %%
+show(report_of(SERIAL, ranks=2, **ONE_CORE), 2)
+
+# %% [markdown]
+# *weights* is a short code, a *hash*, of all numbers that the network has learned. Two equal hashes mean equal
+# networks, to the last bit. Here the hashes differ, so **these are two networks**. *examples* and *overlap* say
+# why nothing became faster. In each *epoch*, one pass over the images, both ranks read all 8,192 images, and all
+# images of rank 1 are also images of rank 0. No error message reports any of this.
+#
+# ### Exercise 1: One edit, one network
+#
+# **What:** edit your copy so that two ranks train one network. This cell prints the edit: remove the lines with
+# `-`, and add the lines with `+`.
+
+# %%
+print(EDITS[FRAMEWORK].diff("horovod"))
+
+# %% [markdown]
+# `hvd` is **Horovod**, a library that connects the ranks. `hvd.rank()` is the number of this rank and `hvd.size()`
+# the number of all ranks. The edit has four parts, and lab 5 explains each of them.
+#
+# * Each rank reads other images, half of them.
+# * A *step* is one change of the network. In each step `DistributedOptimizer` averages what the ranks have learned
+#   from their images. So both ranks change their networks in the same way.
+# * A step uses twice as many images, so the learning rate, the length of a step, is doubled (lab 6 says when this
+#   is right).
+# * Both ranks begin with the weights of rank 0.
+#
+# **Why:** this is the method of the whole course, *data parallelism*.
+#
+# <details><summary>Hint 1</summary>
+#
+# Open your copy in JupyterLab's file browser, in the folder whose name the first cell has printed. Save it before you
+# run the check.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The check runs your copy on two ranks and prints the rank report. If the weights differ, it also looks for the
+# cause, which takes half a minute longer.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `EDITS[FRAMEWORK].apply(SCRIPT, "horovod")` makes the edit in an unchanged copy.
+#
+# </details>
+
+# %%
+# BEGIN SOLUTION: make the edit in your copy of the script
+shutil.copy(SERIAL, SCRIPT)  # from the beginning, whatever was there
+EDITS[FRAMEWORK].apply(SCRIPT, "horovod")
+# END SOLUTION
+
+# %%
+check_first_script(SCRIPT)
+
+# %% [markdown]
+# One hash on both ranks: **these two ranks have trained one network.** Is it faster? The next cell trains with the
+# serial script on one rank, and with your copy on two. Both read each image three times.
+
+
+# %%
+def training_time(ranks, seed):
+    script = SERIAL if ranks == 1 else SCRIPT
+    printed = launch.run(script, ranks=ranks, show=False, **ONE_CORE)
+    return {"seconds": max(float(each) for each in re.findall(r"epochs in ([\d.]+) s", printed))}
+
+
+times = sweep("first_script", training_time, grid(ranks=[1, 2], seed=seeds(1, 5)))
+
+
+# %% tags=["folded"]
+def speed_up(times):
+    """Seconds of one rank divided by those of two, for each seed."""
+    by_ranks = times.pivot(index="seed", columns="ranks", values="seconds")
+    return (by_ranks[1] / by_ranks[2]).rename("speed_up").reset_index().assign(ranks=2)
+
+
+shipped_times = reference("first_script")
+compare(times, shipped_times, by=["ranks"], value="seconds")
+compare(speed_up(times), speed_up(shipped_times), by=["ranks"], value="speed_up")
+
+# %% [markdown]
+# SPEEDTEXT
+# The rest of the course is about what this edit does, when it needs more care, and what still works with hundreds of
+# GPUs. This lab continues with the question why anybody needs that many.
+#
 # ## Trends in training compute
+#
+# AlphaGo Zero, the program that learned Go by playing against itself, was trained with 300,000 times as many
+# arithmetic operations as AlexNet, the program for recognising images that started the present wave of neural
+# networks five years before ([OpenAI, "AI and Compute"](https://openai.com/research/ai-and-compute), 2018).
+# No chip became 300,000 times as fast in five years. According to OpenAI, the main reason was that
+# researchers found methods to use more chips together.
 #
 # A *neural network*, also called a *model*, computes an answer from an input, for example from an image the
 # name of what it shows. It does so in several stages, the *layers*, each of which uses the result of the layer before. The answer
@@ -69,7 +195,7 @@ workbook = Workbook(1)
 #
 # A growth by a factor $f$ consists of $\log_2 f$ doublings, because 2 multiplied $\log_2 f$ times is $f$.
 #
-# ### Exercise 1: Doubling time
+# ### Exercise 2: Doubling time
 #
 # **What:** return the months of one doubling, for a growth by a given factor in a given number of years.
 #
@@ -178,7 +304,7 @@ for n, error in zip(few, measured, strict=True):
     print(f"{n:5} examples: error {error:.3f}")
 
 # %% [markdown]
-# ### Exercise 2: Fit a power law
+# ### Exercise 3: Fit a power law
 #
 # **What:** return $a$ and $b$ of the power law that fits given points best.
 #
@@ -218,7 +344,7 @@ def fit_power_law(n, error):
 exercises.check_fit_power_law(fit_power_law)
 
 # %% [markdown]
-# ### Exercise 3: Predict the data for a smaller error
+# ### Exercise 4: Predict the data for a smaller error
 #
 # **What:** return the number of examples at which the power law reaches a given error.
 #
@@ -352,7 +478,7 @@ describe(
 # the model grows more slowly than the data, looked for the best model for given data and not for given
 # compute, and their networks were smaller. For large language models, follow Hoffmann et al.
 #
-# ### Exercise 4: The best model for a given compute
+# ### Exercise 5: The best model for a given compute
 #
 # **What:** return the number of parameters and the number of tokens that use a compute of $C$ operations with
 # $r$ tokens per parameter.
@@ -411,7 +537,7 @@ for operations in (5.8e23, 5.8e25):
 # speed that a training run reaches. It is below 1 because a GPU waits for data, for its memory and for the
 # other GPUs. For example, Llama 3 405B reached 38 to 43 %.
 #
-# ### Exercise 5: GPU-days of a training run
+# ### Exercise 6: GPU-days of a training run
 #
 # **What:** return the days that one GPU would need for a training run.
 #
@@ -482,7 +608,7 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # speed-up divided by the number of GPUs. For example, if 4 GPUs make a run 3 times as fast, the efficiency is
 # 75 %.
 #
-# ### Exercise 6: Results per week
+# ### Exercise 7: Results per week
 #
 # **What:** return how many runs finish within a given time, one after the other, if all GPUs work on each run
 # together.
@@ -531,10 +657,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # %% [markdown]
 # ## Data parallelism and model parallelism
 #
-# A running program with memory of its own is called a **process**. In this course every GPU is driven by one
-# process, and on a machine without GPUs each process uses CPU cores instead. The processes that train
-# together are numbered from 0. The number of a process is called its **rank**, and the process itself is also
-# called a rank. So a run on 4 GPUs consists of the ranks 0, 1, 2 and 3, which all execute the same script.
+# In this course every GPU is driven by one rank, and on a machine without GPUs each rank uses CPU cores instead.
+# So a run on 4 GPUs consists of the ranks 0, 1, 2 and 3, which all execute the same script.
 #
 # A network is trained in steps, each with a **batch** of examples. From the batch the **gradient** is
 # computed. It has one number per parameter, which says whether the error rises or falls, and how strongly, if
@@ -595,7 +719,7 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # All links carry the same number of bytes at the same time, and the all-reduce ends when the last link is
 # done. So **the slowest link decides** how long it takes. You program this algorithm in lab 4.
 #
-# ### Exercise 7: Time of a ring all-reduce
+# ### Exercise 8: Time of a ring all-reduce
 #
 # **What:** return the seconds of a ring all-reduce. Ignore the latency.
 #
@@ -694,7 +818,7 @@ print(f"{'your prediction':22} {prediction} s")
 # Part of the exchange can be hidden as well, because the all-reduce of the last layers can begin while the
 # backward pass still works on the first layers. The exercise leaves this out.
 #
-# ### Exercise 8: Time of a step
+# ### Exercise 9: Time of a step
 #
 # **What:** return the time per step, with or without prefetching.
 #

@@ -16,8 +16,9 @@
 # * read Horovod's timeline, explain tensor fusion, and measure a speed-up with a fair baseline.
 #
 # **Builds on** lab 1 (nodes, NVLink, PCIe), lab 3 (the paragraph "How the experiments work") and lab 4 (MPI,
-# collectives and the gradient identity). **Time**: about 155 minutes if you read everything and do all eleven
-# exercises. About eight of these minutes are computing time.
+# collectives and the gradient identity). **Time**: about 155 minutes if you read everything and do the first eleven
+# exercises. About eight of these minutes are computing time. Five more exercises, on scripts of other styles, take ten
+# minutes each.
 
 # %% tags=["folded"]
 import os
@@ -38,6 +39,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab05_horovod as exercises
 from hvdlab.exercises import lab05_script_edits as edits
+from hvdlab.exercises import lab05_transfer as transfer
 from hvdlab.exercises.lab05_partition import check_fuse, check_partition
 
 workbook = Workbook(5)
@@ -582,6 +584,18 @@ except launch.TimeUp as error:
 # make 3 batches and 95 images only 2. `Batches` reads a few images twice if necessary: with 257 images on
 # two ranks each rank reads 129, and one image is read by both.
 #
+# A PyTorch script that uses a `DataLoader` gets its shard from a `DistributedSampler`:
+#
+# ```python
+# sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), seed=1)
+# loader = DataLoader(data, batch_size=32, sampler=sampler)
+# for epoch in range(epochs):
+#     sampler.set_epoch(epoch)
+# ```
+#
+# The sampler shuffles with a common seed, splits, and pads the shards to equal lengths. It adds the number of the epoch
+# to the seed. Without `set_epoch` each epoch has the same order, and no error message reports it.
+#
 # ### Exercise 7: Shard the images
 #
 # **Edit your copy.** Give `Batches` the `rank`, the `size`, a common `seed` (`args.seed`) and a `style`:
@@ -591,10 +605,8 @@ except launch.TimeUp as error:
 # ranks, so that untouched ranks draw different weights. With it the shards would overlap, as in exercise
 # 6.</details>
 #
-# <details><summary>Hint 2: a smaller script</summary>In a plain PyTorch script the same edit is
-# <code>DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), seed=1)</code>, passed as
-# <code>sampler</code> to the <code>DataLoader</code>, and <code>sampler.set_epoch(epoch)</code> in every
-# epoch.</details>
+# <details><summary>Hint 2: a smaller script</summary>In a plain PyTorch script the same edit is the
+# <code>DistributedSampler</code> above.</details>
 
 # %%
 # print(edits.diff("sharding", FRAMEWORK))  # hint 3: uncomment to see the whole edit
@@ -1247,7 +1259,110 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 #
 # The unfair baseline gives another number for the same two ranks. Always report a speed-up with its baseline
 # and the number of measurements.
+
+# %% [markdown]
+# ## Scripts of other authors
 #
+# The script of this lab uses `Batches` and `Recorder`, which help you. The scripts that you will meet import
+# nothing of this course. The folder `labs/transfer` has five small ones in common styles. Their data are synthetic.
+# `hvdlab run -np 2 --report script.py` prints the rank report of any script: it watches the script from outside, as
+# `hvdlab check` does. Convert the scripts. Each check runs `hvdlab check` and the report on your copy, each time in an
+# empty folder. The exercises are independent of each other, and two of them are enough for practice.
+
+# %%
+TRANSFER = WORK / "transfer"
+TRANSFER.mkdir(exist_ok=True)
+for path in transfer.SERIAL.values():
+    if not (TRANSFER / path.name).exists():
+        shutil.copy(path, TRANSFER)
+print(f"Your copies: {TRANSFER.relative_to(LABS.parent)}")
+
+# %% [markdown]
+# ### Exercise 12: A loop of PyTorch
+#
+# **Edit your copy** of `torch_loop.py`. Its `DataLoader` shuffles by itself, so give it a `DistributedSampler`.
+
+# %%
+# print(transfer.EDITS["torch_loop"].diff("horovod"))  # hint 3: uncomment to see the whole edit
+
+# %%
+# BEGIN SOLUTION: edit your copy of torch_loop.py
+shutil.copy(transfer.SERIAL["torch_loop"], TRANSFER)  # from the beginning, whatever was there
+transfer.EDITS["torch_loop"].apply(TRANSFER / "torch_loop.py", "horovod")
+# END SOLUTION
+
+# %%
+transfer.check_transfer(1, TRANSFER / "torch_loop.py")
+
+# %% [markdown]
+# ### Exercise 13: Keras with fit
+#
+# **Edit your copy** of `keras_fit.py`. A callback stops by the validation loss. Which ranks must see the same value?
+
+# %%
+# print(transfer.EDITS["keras_fit"].diff("horovod"))  # hint 3: uncomment to see the whole edit
+
+# %%
+# BEGIN SOLUTION: edit your copy of keras_fit.py
+shutil.copy(transfer.SERIAL["keras_fit"], TRANSFER)  # from the beginning, whatever was there
+transfer.EDITS["keras_fit"].apply(TRANSFER / "keras_fit.py", "horovod")
+# END SOLUTION
+
+# %%
+transfer.check_transfer(2, TRANSFER / "keras_fit.py")
+
+# %% [markdown]
+# ### Exercise 14: A GradientTape
+#
+# **Edit your copy** of `gradient_tape.py`. The data come from `tf.data`, whose data sets have a method `shard(number of parts, part)`. Wrap the optimizer by `hvdlab.keras.horovod`, because this is Keras 3.
+
+# %%
+# print(transfer.EDITS["gradient_tape"].diff("horovod"))  # hint 3: uncomment to see the whole edit
+
+# %%
+# BEGIN SOLUTION: edit your copy of gradient_tape.py
+shutil.copy(transfer.SERIAL["gradient_tape"], TRANSFER)  # from the beginning, whatever was there
+transfer.EDITS["gradient_tape"].apply(TRANSFER / "gradient_tape.py", "horovod")
+# END SOLUTION
+
+# %%
+transfer.check_transfer(3, TRANSFER / "gradient_tape.py")
+
+# %% [markdown]
+# ### Exercise 15: A class that trains
+#
+# **Edit your copy** of `trainer.py`. The loss that it prints is a mean over all images.
+
+# %%
+# print(transfer.EDITS["trainer"].diff("horovod"))  # hint 3: uncomment to see the whole edit
+
+# %%
+# BEGIN SOLUTION: edit your copy of trainer.py
+shutil.copy(transfer.SERIAL["trainer"], TRANSFER)  # from the beginning, whatever was there
+transfer.EDITS["trainer"].apply(TRANSFER / "trainer.py", "horovod")
+# END SOLUTION
+
+# %%
+transfer.check_transfer(4, TRANSFER / "trainer.py")
+
+# %% [markdown]
+# ### Exercise 16: Arguments and checkpoints
+#
+# **Edit your copy** of `checkpoints.py`. The check runs it twice in one folder. The second run must resume on both ranks.
+
+# %%
+# print(transfer.EDITS["checkpoints"].diff("horovod"))  # hint 3: uncomment to see the whole edit
+
+# %%
+# BEGIN SOLUTION: edit your copy of checkpoints.py
+shutil.copy(transfer.SERIAL["checkpoints"], TRANSFER)  # from the beginning, whatever was there
+transfer.EDITS["checkpoints"].apply(TRANSFER / "checkpoints.py", "horovod")
+# END SOLUTION
+
+# %%
+transfer.check_transfer(5, TRANSFER / "checkpoints.py")
+
+# %% [markdown]
 # ## Summary
 #
 # * Horovod averages gradients between equal ranks by MPI, NCCL or Gloo. Its last release is of 2023, and new

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
             "--report watches ranks on this machine only: leave out -H and --hostfile."
         )
     with held_folder("hvdlab-report-") as held:
-        watch = environment(held.path) | {"HVDLAB_CHECK_WHOLE": "1"}
+        watch = environment(held.path) | rank_report.WHOLE
         code = command.main(args, str(WATCHED_RANK), watch)
         if code != command.REFUSED and not args.dry_run:
             rank_report.show(rank_report.rows(read_events(held.path, args.ranks)), args.ranks)

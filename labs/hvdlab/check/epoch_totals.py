@@ -49,7 +49,10 @@ class Totals:
     def step(self, read: list[int] | None, loss: Any) -> None:
         """Count a step with the hashes of its inputs."""
         self.steps += 1
-        self._now = None if read is None or self._now is None else [*self._now, *read]
+        if read is None or self._now is None:
+            self._now = None
+        else:
+            self._now += read
         if (value := number(loss)) is not None:
             self.loss.add(value, len(read or [0]))
         self.held_out.take()  # what was evaluated before belongs to the epoch before

@@ -3,10 +3,16 @@
 The script imports nothing of the course. Its rank is watched as by `hvdlab check`, but no loop ends early.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
+from hvdlab import launch
+from hvdlab.check.deadlock import read_events
+from hvdlab.check.watched_run import WATCHED_RANK, environment
+from hvdlab.system.held_folder import held_folder
 from hvdlab.trace import records
 
+WHOLE = {"HVDLAB_CHECK_WHOLE": "1"}  # environment: see `watched_rank`
 MEANING = """\
 weights: hash of the trained weights at the end   examples, steps, loss, accuracy: of the last epoch
 overlap: how many of the rank's inputs rank 0 has read, too, as the network gets them"""
@@ -32,6 +38,26 @@ class Row(NamedTuple):
     steps: int | None
     loss: float | None
     accuracy: float | None
+
+
+def report_of(
+    script: str | Path, *arguments: object, ranks: int = 2, timeout: float = 600, **variables: str
+) -> list[Row]:
+    """Run a script on some ranks of this machine to its end, and return what each of them has trained.
+
+    Args:
+        ranks: number of ranks. Default 2.
+        timeout: time limit in seconds. Default 600.
+        variables: environment variables of the ranks.
+
+    Raises:
+        LaunchError: see `hvdlab.launch.run`.
+    """
+    with held_folder("hvdlab-report-") as held:
+        watch = environment(held.path) | WHOLE | variables
+        path = Path(script).absolute()
+        launch.run(WATCHED_RANK, path, *arguments, ranks=ranks, timeout=timeout, **watch)
+        return rows(read_events(held.path, ranks))
 
 
 def rows(trace: records.Trace) -> list[Row]:
@@ -81,9 +107,7 @@ def show(found: list[Row], ranks: int) -> None:
 
     console = Console(highlight=False)
     if not found:
-        console.print(
-            "hvdlab run: no rank report, because no rank came to its end with a training step."
-        )
+        console.print("no rank report, because no rank came to its end with a training step.")
         return
     table = Table()
     for name in Row._fields:
@@ -94,7 +118,7 @@ def show(found: list[Row], ranks: int) -> None:
         plain = ("-" if v is None else str(v) for v in row[:3])
         table.add_row(*plain, overlap, "-" if row.steps is None else str(row.steps), loss, accuracy)
     console.print(table)
-    console.print(MEANING)
+    console.print(MEANING, soft_wrap=True)
     if missing := ranks - len(found):
         console.print(f"{missing} of {ranks} ranks did not come to their end, and have no row.")
     models = {row.weights for row in found}

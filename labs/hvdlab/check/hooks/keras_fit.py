@@ -120,7 +120,7 @@ def _steps_callback(keras: ModuleType, watch: Watch) -> type:
                 return
             model = self.model
             rows = int(kept.pop("rows")[0]) if "rows" in kept else None
-            watch.batch = [*kept.values()] or watch.batch
+            watch.batch = watch.batch or [*kept.values()]
             watch.loss = (logs or {}).get("loss") if batch == 0 else None  # later: a running mean
             watch.step(
                 may_end=False,
