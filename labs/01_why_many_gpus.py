@@ -37,6 +37,8 @@ workbook = Workbook(1)
 # %% [markdown]
 # ## Trends in training compute
 #
+# *Optional, 8 minutes.*
+#
 # A *neural network*, also called a *model*, computes an answer from an input, for example from an image the
 # name of what it shows. It does so in several stages, the *layers*, each of which uses the result of the layer before. The answer
 # depends on many adjustable numbers, the **parameters** or weights. To *train* the network means to adjust
@@ -114,6 +116,8 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 #
 # ## The number of GPUs in the growth
 #
+# *Optional, 3 minutes.*
+#
 # Compare AlexNet with [Llama 3 405B](https://arxiv.org/abs/2407.21783) (2024), which needed $3.8 \cdot
 # 10^{25}$ operations, 76 million times as many. Four factors explain it.
 #
@@ -138,6 +142,8 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 
 # %% [markdown]
 # ## Learning curves and growing data sets
+#
+# *Optional, 17 minutes.*
 #
 # A **learning curve** shows the error of a network on new examples as a function of the number $n$ of
 # examples that it was trained on. The error is, for example, the fraction of images that it recognises
@@ -316,6 +322,8 @@ describe(
 # %% [markdown]
 # ## Growth of the models
 #
+# *Optional, 10 minutes.*
+#
 # A small network cannot use a large data set, because its few parameters cannot represent what is in the
 # data. So the *model*, which means the network, must grow with the data. Hestness et al. searched for the
 # best model size for each amount of data. For every task it grew **sublinearly**, that is, like a power of
@@ -402,6 +410,8 @@ for operations in (5.8e23, 5.8e25):
 # %% [markdown]
 # ## Predictable and expensive requirements
 #
+# *Optional, 8 minutes.*
+#
 # A team that has measured the power law of its task can state in advance how many examples and parameters a
 # given error needs, and what the run will cost. The requirements are *predictable*, and they are *merely
 # expensive*. This is good news for engineers, because more and better used hardware solves an expensive
@@ -463,6 +473,8 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 
 # %% [markdown]
 # ## Iteration time of experiments
+#
+# *Core, 6 minutes.*
 #
 # The power laws predict the error of a network that is set up well. But no formula gives the best number of
 # layers, or the best *learning rate*, which says how far each *step*, one change of the
@@ -531,6 +543,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # %% [markdown]
 # ## Data parallelism and model parallelism
 #
+# *Core, 4 minutes.*
+#
 # A running program with memory of its own is called a **process**. In this course every GPU is driven by one
 # process, and on a machine without GPUs each process uses CPU cores instead. The processes that train
 # together are numbered from 0. The number of a process is called its **rank**, and the process itself is also
@@ -559,6 +573,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 
 # %% [markdown]
 # ## Processes, nodes and links
+#
+# *Core, 13 minutes.*
 #
 # The time of the averaging depends on the links between the GPUs. A **node** is one machine of a *cluster*, a
 # group of machines that are connected by a network. It has CPU cores, memory, and typically four or eight
@@ -664,6 +680,8 @@ print(f"{'your prediction':22} {prediction} s")
 # %% [markdown]
 # ## The parts of a training step
 #
+# *Core, 9 minutes.*
+#
 # A **training step** is everything from reading a batch to the point where the loop can begin the next step.
 # Any part can be the slowest. In the list, the device that does a part stands in parentheses.
 #
@@ -737,6 +755,8 @@ exercises.check_step_seconds(step_seconds)
 # %% [markdown]
 # ## MPI, NCCL, Gloo and Horovod
 #
+# *Core, 4 minutes.*
+#
 # A training script calls a library that averages gradients, and this library calls another one that sends the
 # bytes.
 #
@@ -781,6 +801,8 @@ exercises.check_step_seconds(step_seconds)
 # %% [markdown]
 # ## Training and inference
 #
+# *Optional, 5 minutes.*
+#
 # The use of a trained network is called **inference**. A user sends a request, the network computes one
 # forward pass for it, or one per generated token, and returns the answer. The parameters do not change.
 #
@@ -816,6 +838,8 @@ exercises.check_step_seconds(step_seconds)
 # %% [markdown]
 # ## Summary
 #
+# *Core, 1 minute.*
+#
 # * From AlexNet to AlphaGo Zero the compute of the largest runs grew 300,000 times in five years, and since
 #   2018 it has grown 4 times per year. From AlexNet to Llama 3 405B the largest factor is the number of GPUs.
 # * The error falls with the data as a power law, $a\,n^{-b}$, with $b$ between 0.07 and 0.35 in five tasks.
@@ -834,6 +858,8 @@ exercises.check_step_seconds(step_seconds)
 
 # %% [markdown]
 # ## Self-check questions
+#
+# *Core, 2 minutes.*
 
 # %%
 workbook.question(1, answer=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab.course import answers_file, lab_source
+from hvdlab.course import answers_file, entry_test, lab_source
 from hvdlab.course.answers_file import AnswersFile, Entry, Prediction, QuizAnswer, SolvedExercise
 from hvdlab.course.lab_source import LabSource
 
@@ -63,7 +63,9 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
 
 
 def show(file: AnswersFile | None = None) -> None:
-    """Print a table with one row per lab, or a sentence if the learner has done nothing yet.
+    """Print a table with one row per lab, and the marks of the entry test if it has answers.
+
+    If the learner has done nothing yet, print one sentence.
 
     Args:
         file: what the learner did. Default: the file that the notebooks write.
@@ -86,7 +88,7 @@ def show(file: AnswersFile | None = None) -> None:
     table.add_column("Lab", no_wrap=True, max_width=30)
     for name in ("Exercises", "Predictions", "Answered", "Right"):
         table.add_column(name, justify="right", min_width=len(name))
-    for one in progress(entries, lab_source.labs()):
+    for one in progress(entries, [lab_source.read(entry_test.SOURCE), *lab_source.labs()]):
         lab = one.lab
         table.add_row(
             f"{lab.number} {lab.title}",
@@ -96,6 +98,8 @@ def show(file: AnswersFile | None = None) -> None:
             f"{one.right} of {len(lab.questions)}",
         )
     Console().print(table)
+    if any(isinstance(one, QuizAnswer) and one.lab == entry_test.LAB for one in entries):
+        entry_test.show(file)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
