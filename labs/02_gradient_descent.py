@@ -22,10 +22,11 @@
 # * tell a loss that has stopped falling from parameters that have reached the minimum.
 #
 # **Builds on** lab 1, which says why networks are trained on many GPUs. You need Python with NumPy, the
-# derivative of a square, and the eigenvalues of a 2 x 2 matrix.
+# derivative of a square, and the eigenvalues of a 2 x 2 matrix. The [algebra bridge](00_test_and_bridge.ipynb)
+# explains eigenvalues in half an hour.
 #
 # **Time:** 130 minutes for a learner who reads everything and does every exercise. The computer needs about
-# a minute of it.
+# a minute of it. [The start page](00_start_here.ipynb) explains the marks *Core* and *Optional*.
 
 # %%
 import math

@@ -20,10 +20,11 @@
 # * explain why loss surfaces of networks are not convex, and what skip connections change.
 #
 # **Builds on** lab 2 (gradient descent, learning rate, curvature). You need Python with NumPy, and a little
-# Keras or PyTorch.
+# Keras or PyTorch. The [algebra bridge](00_test_and_bridge.ipynb) explains the variance of a mean.
 #
 # **Time:** two and a half hours for a learner who reads everything and does every exercise. The computer
-# needs about five minutes of it. A good place for a break is the section "Neural networks".
+# needs about five minutes of it. A good place for a break is the section "Neural networks". [The start
+# page](00_start_here.ipynb) explains the marks *Core* and *Optional*.
 
 # %%
 from functools import cache

@@ -113,6 +113,11 @@ def is_unknown(answer: QuizAnswer, asked: Sequence[workbook.Question]) -> bool:
     )
 
 
+def is_answered(entries: Iterable[Entry]) -> bool:
+    """Return whether the learner has answered a question of the entry test."""
+    return any(isinstance(one, QuizAnswer) and one.lab == LAB for one in entries)
+
+
 def show(file: AnswersFile | None = None) -> None:
     """Print the sections with their minutes, the core path, and the marks of the entry test.
 
@@ -123,7 +128,7 @@ def show(file: AnswersFile | None = None) -> None:
         WorkbookError: the file cannot be read.
     """
     entries = (file or AnswersFile(answers_file.PATH)).entries()
-    answered = any(isinstance(one, QuizAnswer) and one.lab == LAB for one in entries)
+    answered = is_answered(entries)
     all_sections = sections()
     found = marks(entries, all_sections)
     table = Table()

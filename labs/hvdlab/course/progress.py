@@ -1,4 +1,7 @@
-"""`hvdlab progress`: show per lab which exercises, predictions and questions a learner has done."""
+"""`hvdlab progress`: show per lab which exercises, predictions and questions a learner has done.
+
+After the entry test it also shows which sections of labs 1 to 3 the learner can skip.
+"""
 
 import argparse
 import sys
@@ -63,9 +66,7 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
 
 
 def show(file: AnswersFile | None = None) -> None:
-    """Print a table with one row per lab, and the marks of the entry test if it has answers.
-
-    If the learner has done nothing yet, print one sentence.
+    """Print a table with one row per lab, or a sentence if the learner has done nothing yet.
 
     Args:
         file: what the learner did. Default: the file that the notebooks write.
@@ -98,8 +99,6 @@ def show(file: AnswersFile | None = None) -> None:
             f"{one.right} of {len(lab.questions)}",
         )
     Console().print(table)
-    if any(isinstance(one, QuizAnswer) and one.lab == entry_test.LAB for one in entries):
-        entry_test.show(file)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +109,8 @@ def main(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 0, or 1 if the file of answers cannot be read."""
     try:
         show()
+        if entry_test.is_answered(AnswersFile(answers_file.PATH).entries()):
+            entry_test.show()
     except answers_file.WorkbookError as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1
