@@ -140,7 +140,8 @@ workbook.question(17, answer="b")
 # * **do**: no answer is right, an answer is missing or "I do not know", or the test has no question about this
 #   section.
 #
-# "Core" and "optional" do not depend on your answers. The later labs build on the core sections.
+# "Core" and "optional" do not depend on your answers. The later labs build on the core sections. The mark of an
+# optional section says how to read it, if you have time for it.
 
 # %%
 entry_test.show()
