@@ -48,18 +48,41 @@
 # %% [markdown]
 # ## Paths through the course
 #
-# Every lab names the labs that it builds on. Do the labs of a path in the order of their numbers.
+# Every lab names the labs that it builds on. Do the labs of a path in the order of their numbers. "Core of 1"
+# means the core sections of lab 1, which the next section lists.
 #
-# | you have | Horovod path (Keras or PyTorch) | PyTorch path |
-# |---|---|---|
-# | half a day, 4 hours | 1, 5 | 1, 11 |
-# | one day, 8 hours | 1, 4, 5, 8 | 1, 4, 11, 16 |
-# | one week, about 20 hours | 1 to 8, 16, 18 | 1 to 4, 6, 9 to 12, 16 |
-# | the whole course, about 38 hours | 1 to 18 | 1 to 18 |
+# | you have | Horovod path (Keras or PyTorch) | PyTorch path | optional |
+# |---|---|---|---|
+# | half a day, 4 hours | core of 1; 5 | core of 1; 11 | the other sections of 1 |
+# | one day, 8 hours | core of 1; 4, 5, 8 | core of 1; 4, 11, 16 | core of 2 and 3 |
+# | three days, 16 to 18 hours | core of 1 to 3; 4 to 8, 16, 18 | core of 1 to 3; 4, 6, 9 to 12, 16 | the other sections of 1 to 3 |
+# | ten weeks, about 39 hours | 1 to 18 | 1 to 18 | the other sections of 1 to 3, as homework |
 #
 # On a half day, read only what the lab needs from the labs between: the start of lab 5 and of lab 11 says what
 # that is. Horovod is the shorter way to see every idea in one call. New code for PyTorch mostly uses DDP and
 # FSDP, which labs 11 and 12 teach.
+
+# %% [markdown]
+# ## Core path of labs 1 to 3
+#
+# Labs 1 to 3 explain the foundations: what training costs, gradient descent, and batches. If you have trained a
+# network before, you know a part of this. Below the heading of each section a line says how many minutes it
+# takes, and whether it is *Core* or *Optional*. The later labs build on the core sections. There are two
+# exceptions: lab 6 uses *Hessian and its eigenvalues* of lab 2 in one derivation, and lab 7 quotes the result of
+# *Edge of stability*.
+#
+# * **The [entry test](00_test_and_bridge.ipynb)** has 17 questions and takes about five minutes. It marks each
+#   section as *skip*, *skim* or *do*. The marks are advice, and no section is locked.
+# * **The algebra bridge** in the same notebook explains eigenvalues, the variance of a mean and curvature in about
+#   30 minutes, with four exercises. Do it if these words are new to you.
+# * **In a section that you leave out, run the cells** without solving the exercises, because later cells may need
+#   the data. A cell that calls a function that you have not written stops with `NotImplementedError`. Continue
+#   with the cell after it.
+
+# %%
+from hvdlab.course import entry_test
+
+entry_test.show()
 
 # %% [markdown]
 # ## How a lab works
@@ -93,7 +116,7 @@
 # ## Your progress
 #
 # The table counts your exercises, predictions and questions. In a terminal, `hvdlab progress` prints the same
-# table.
+# table, and the marks of the entry test.
 
 # %%
 from hvdlab.course import progress
@@ -172,4 +195,4 @@ for name, load in (("cifar10", load_cifar10), ("fashion_mnist", load_fashion_mni
 #
 # ## Begin
 #
-# [Lab 1: Why many GPUs](01_why_many_gpus.ipynb)
+# [Entry test](00_test_and_bridge.ipynb), then [Lab 1: Why many GPUs](01_why_many_gpus.ipynb)

@@ -45,6 +45,8 @@ workbook = Workbook(1)
 # %% [markdown]
 # ## Two ranks in ten minutes
 #
+# *Core, 10 minutes.*
+#
 # The script below trains a small network on 8,192 images of clothes, in one **process**, which is a running
 # program with memory of its own. Nothing in it deals with several processes. Choose your framework, "keras" or
 # "torch". The cell makes a copy of the script for you and shows it.
@@ -157,6 +159,8 @@ compare(speed_up(times), speed_up(shipped_times), by=["ranks"], value="speed_up"
 #
 # ## Trends in training compute
 #
+# *Optional, 8 minutes.*
+#
 # AlphaGo Zero, the program that learned Go by playing against itself, was trained with 300,000 times as many
 # arithmetic operations as AlexNet, the program for recognising images that started the present wave of neural
 # networks five years before ([OpenAI, "AI and Compute"](https://openai.com/research/ai-and-compute), 2018).
@@ -240,6 +244,8 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 #
 # ## The number of GPUs in the growth
 #
+# *Optional, 3 minutes.*
+#
 # Compare AlexNet with [Llama 3 405B](https://arxiv.org/abs/2407.21783) (2024), which needed $3.8 \cdot
 # 10^{25}$ operations, 76 million times as many. Four factors explain it.
 #
@@ -264,6 +270,8 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 
 # %% [markdown]
 # ## Learning curves and growing data sets
+#
+# *Optional, 17 minutes.*
 #
 # A **learning curve** shows the error of a network on new examples as a function of the number $n$ of
 # examples that it was trained on. The error is, for example, the fraction of images that it recognises
@@ -442,6 +450,8 @@ describe(
 # %% [markdown]
 # ## Growth of the models
 #
+# *Optional, 10 minutes.*
+#
 # A small network cannot use a large data set, because its few parameters cannot represent what is in the
 # data. So the *model*, which means the network, must grow with the data. Hestness et al. searched for the
 # best model size for each amount of data. For every task it grew **sublinearly**, that is, like a power of
@@ -528,6 +538,8 @@ for operations in (5.8e23, 5.8e25):
 # %% [markdown]
 # ## Predictable and expensive requirements
 #
+# *Optional, 8 minutes.*
+#
 # A team that has measured the power law of its task can state in advance how many examples and parameters a
 # given error needs, and what the run will cost. The requirements are *predictable*, and they are *merely
 # expensive*. This is good news for engineers, because more and better used hardware solves an expensive
@@ -589,6 +601,8 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 
 # %% [markdown]
 # ## Iteration time of experiments
+#
+# *Core, 6 minutes.*
 #
 # The power laws predict the error of a network that is set up well. But no formula gives the best number of
 # layers, or the best *learning rate*, which says how far each *step*, one change of the
@@ -657,6 +671,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # %% [markdown]
 # ## Data parallelism and model parallelism
 #
+# *Core, 4 minutes.*
+#
 # In this course every GPU is driven by one rank, and on a machine without GPUs each rank uses CPU cores instead.
 # So a run on 4 GPUs consists of the ranks 0, 1, 2 and 3, which all execute the same script.
 #
@@ -683,6 +699,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 
 # %% [markdown]
 # ## Processes, nodes and links
+#
+# *Core, 13 minutes.*
 #
 # The time of the averaging depends on the links between the GPUs. A **node** is one machine of a *cluster*, a
 # group of machines that are connected by a network. It has CPU cores, memory, and typically four or eight
@@ -788,6 +806,8 @@ print(f"{'your prediction':22} {prediction} s")
 # %% [markdown]
 # ## The parts of a training step
 #
+# *Core, 9 minutes.*
+#
 # A **training step** is everything from reading a batch to the point where the loop can begin the next step.
 # Any part can be the slowest. In the list, the device that does a part stands in parentheses.
 #
@@ -861,6 +881,8 @@ exercises.check_step_seconds(step_seconds)
 # %% [markdown]
 # ## MPI, NCCL, Gloo and Horovod
 #
+# *Core, 4 minutes.*
+#
 # A training script calls a library that averages gradients, and this library calls another one that sends the
 # bytes.
 #
@@ -905,6 +927,8 @@ exercises.check_step_seconds(step_seconds)
 # %% [markdown]
 # ## Training and inference
 #
+# *Optional, 5 minutes.*
+#
 # The use of a trained network is called **inference**. A user sends a request, the network computes one
 # forward pass for it, or one per generated token, and returns the answer. The parameters do not change.
 #
@@ -940,6 +964,8 @@ exercises.check_step_seconds(step_seconds)
 # %% [markdown]
 # ## Summary
 #
+# *Core, 1 minute.*
+#
 # * From AlexNet to AlphaGo Zero the compute of the largest runs grew 300,000 times in five years, and since
 #   2018 it has grown 4 times per year. From AlexNet to Llama 3 405B the largest factor is the number of GPUs.
 # * The error falls with the data as a power law, $a\,n^{-b}$, with $b$ between 0.07 and 0.35 in five tasks.
@@ -958,6 +984,8 @@ exercises.check_step_seconds(step_seconds)
 
 # %% [markdown]
 # ## Self-check questions
+#
+# *Core, 2 minutes.*
 
 # %%
 workbook.question(1, answer=None)

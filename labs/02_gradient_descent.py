@@ -22,10 +22,11 @@
 # * tell a loss that has stopped falling from parameters that have reached the minimum.
 #
 # **Builds on** lab 1, which says why networks are trained on many GPUs. You need Python with NumPy, the
-# derivative of a square, and the eigenvalues of a 2 x 2 matrix.
+# derivative of a square, and the eigenvalues of a 2 x 2 matrix. The [algebra bridge](00_test_and_bridge.ipynb)
+# explains eigenvalues in half an hour.
 #
 # **Time:** 130 minutes for a learner who reads everything and does every exercise. The computer needs about
-# a minute of it.
+# a minute of it. [The start page](00_start_here.ipynb) explains the marks *Core* and *Optional*.
 
 # %%
 import math
@@ -45,6 +46,8 @@ workbook = Workbook(2)
 
 # %% [markdown]
 # ## Linear model
+#
+# *Optional, 4 minutes.*
 #
 # A **model** is a function with adjustable numbers, the **parameters**. *Training* means to choose the
 # parameters so that the function describes given data. The simplest model that is used in practice is the
@@ -88,6 +91,8 @@ describe(
 
 # %% [markdown]
 # ## Loss function
+#
+# *Optional, 7 minutes.*
 #
 # Training needs a number that says how bad the current parameters are. This number is the **loss**. For each
 # example the *error* is the prediction minus the measured value, $e_i = w x_i + b - y_i$. Our loss is the
@@ -154,6 +159,8 @@ with interactive(
 #
 # ## Gradient
 #
+# *Core, 11 minutes. Later cells call `gradient`.*
+#
 # The **partial derivative** $\partial L / \partial w$ says how fast the loss grows if $w$ grows and $b$ stays
 # fixed. The partial derivative $\partial L / \partial b$ says the same for $b$. The vector of both is the
 # **gradient**, written $\nabla L$. It points in the direction in which the loss grows fastest. Its opposite
@@ -211,6 +218,8 @@ exercises.check_gradient(gradient)
 
 # %% [markdown]
 # ## Gradient descent loop
+#
+# *Core, 15 minutes. Later cells call `descend`.*
 #
 # **Gradient descent** starts with some parameters and repeats one *step*. It computes the gradient at the
 # current parameters and moves them a little in the opposite direction,
@@ -287,6 +296,8 @@ exercises.check_descend(descend)
 
 # %% [markdown]
 # ## Convergence test
+#
+# *Optional, 12 minutes.*
 #
 # When should the loop end? In practice people watch the loss and stop when it hardly changes any more. You
 # write such a test now, and then you see what it overlooks.
@@ -372,6 +383,8 @@ with interactive(
 #
 # ## Learning rate and its limit
 #
+# *Core, 8 minutes.*
+#
 # Larger steps would bring the descent to its goal sooner. How large may the learning rate be? First we answer
 # this question for one parameter.
 #
@@ -403,6 +416,8 @@ with interactive(
 #
 # ### Prediction: the largest learning rate
 #
+# *Optional, 2 minutes.*
+#
 # Our loss has two parameters. Suppose for a moment that $b$ stays fixed and only $w$ is trained. The first
 # derivative is $2\,\overline{e x}$, where the bar means the average over the examples. The second derivative
 # is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. With both parameters the limit is close to the one
@@ -415,6 +430,8 @@ prediction = workbook.predict(1, None, reason=None)
 
 # %% [markdown]
 # ## Hessian and its eigenvalues
+#
+# *Optional, 20 minutes. Later cells call `hessian` and `largest_step_size`.*
 #
 # With several parameters there is a second derivative for each pair of them. The matrix of all second
 # derivatives is the **Hessian** $H$. For our loss it is
@@ -539,6 +556,8 @@ print(f"For our data the limit is {bound:.4f}.")
 #
 # ## Experiment: loss after 10, 100 and 1000 steps
 #
+# *Optional, 6 minutes.*
+#
 # The experiment repeats the descent with learning rates from 0.01 to 1.2 times the limit, on two data sets that
 # this machine draws now. The figure shows the logarithm of the remaining loss,
 # $\log_{10}\,(L / L_{\min} - 1)$, because the loss spans many powers of ten. For example, the value $-2$ says
@@ -599,6 +618,8 @@ describe(
 #
 # ## Oscillation and divergence
 #
+# *Optional, 4 minutes.*
+#
 # How does a learning rate that is too large look during training? The next figure shows 25 steps at 0.97 and
 # at 1.03 times the limit. The rings are lines of equal loss, and the star marks the minimum.
 
@@ -643,6 +664,8 @@ describe(
 # rate first.
 #
 # ## Condition number
+#
+# *Optional, 14 minutes. Later cells call `steps_needed`.*
 #
 # The limit explains when gradient descent fails. Why is it slow when it works? One learning rate must serve
 # all directions. The steep direction limits it, and with this small learning rate the flat direction needs
@@ -715,6 +738,8 @@ exercises.check_steps_needed(steps_needed)
 
 # %% [markdown]
 # ## Input normalisation
+#
+# *Optional, 10 minutes.*
 #
 # Why is our valley so long? The inputs lie between 0 and 10, far from zero on one side. So a larger $w$ and
 # a larger $b$ do nearly the same: both raise the line over the data. If $w$ is a little too large, then a
@@ -799,6 +824,8 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 
 # %% [markdown]
 # ## Edge of stability
+#
+# *Optional, 12 minutes.*
 #
 # Does the limit $2 / \lambda_{\max}$ also hold for a network? The Hessian of our linear model is the same
 # everywhere. The Hessian of a network depends on the weights, so its largest eigenvalue changes with every
@@ -921,6 +948,8 @@ compare(*by_end, by=["ratio", "step"], value="loss")
 # %% [markdown]
 # ## Summary
 #
+# *Core, 2 minutes.*
+#
 # * A model is a function with parameters, and the loss measures how bad they are. The gradient of the loss
 #   points in the direction in which the loss grows fastest.
 # * Gradient descent repeats one step: it subtracts the gradient, multiplied by the learning rate, from the
@@ -945,6 +974,8 @@ compare(*by_end, by=["ratio", "step"], value="loss")
 # steps does your test stop it, and why? With what could you compare the change of the loss instead?
 #
 # ## Self-check questions
+#
+# *Core, 3 minutes.*
 
 # %%
 workbook.question(1, answer=None)

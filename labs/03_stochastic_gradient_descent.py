@@ -20,10 +20,11 @@
 # * explain why loss surfaces of networks are not convex, and what skip connections change.
 #
 # **Builds on** lab 2 (gradient descent, learning rate, curvature). You need Python with NumPy, and a little
-# Keras or PyTorch.
+# Keras or PyTorch. The [algebra bridge](00_test_and_bridge.ipynb) explains the variance of a mean.
 #
 # **Time:** two and a half hours for a learner who reads everything and does every exercise. The computer
-# needs about five minutes of it. A good place for a break is the section "Neural networks".
+# needs about five minutes of it. A good place for a break is the section "Neural networks". [The start
+# page](00_start_here.ipynb) explains the marks *Core* and *Optional*.
 
 # %%
 from functools import cache
@@ -52,6 +53,8 @@ workbook = Workbook(3)
 # %% [markdown]
 # ## Data and model
 #
+# *Core, 3 minutes.*
+#
 # The first half of the lab uses the data and the model of lab 2: a hundred examples and a line
 # $\hat y = w x + b$ with the mean squared error. The inputs are centred, so that the Hessian (the matrix of
 # second derivatives, lab 2) is diagonal: $w$ and $b$ do not influence each other. The curvature in the
@@ -78,6 +81,8 @@ print(f"the best line: w={w_best:.2f}, b={b_best:.1f}")
 
 # %% [markdown]
 # ## Batches, steps and epochs
+#
+# *Core, 8 minutes. Later cells call `batches`.*
 #
 # Lab 2 computed each gradient from all examples. For a million images this would be wasteful, because one
 # step would have to read all of them. So training uses a few examples at a time. These words are used in the
@@ -138,6 +143,8 @@ exercises.check_batches(batches)
 
 # %% [markdown]
 # ## Stochastic gradient descent
+#
+# *Core, 12 minutes.*
 #
 # **Stochastic gradient descent** (SGD) is gradient descent in which each gradient comes from one batch.
 # *Stochastic* means random: the batch is a random sample of the examples, so its gradient is a random
@@ -225,6 +232,8 @@ describe(
 # of examples, and they pay for it with noise.
 #
 # ## Noise ball
+#
+# *Optional, 18 minutes. Later cells call `noise_variance`.*
 #
 # With a constant learning rate the scattering never ends. The weight stays in a region around the minimum
 # that is called the **noise ball**. How large is it? Two effects balance each other.
@@ -314,6 +323,8 @@ workbook.predict(1, None, reason=None)
 # %% [markdown]
 # ## How the experiments work
 #
+# *Core, 5 minutes.*
+#
 # All labs run their experiments with the same few functions. An experiment is a function that trains once and
 # returns its measurements. `grid(batch_size=[1, 10], seed=seeds(3))` lists every combination of the given
 # values. A *seed* is the number that starts a generator of random numbers: each seed gives other initial
@@ -397,6 +408,8 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # errors of one epoch cancel, you have found the reason.
 #
 # ## Neural networks
+#
+# *Optional, 18 minutes.*
 #
 # So far the model was a line. Most relations in the world are no lines. A **neural network** is a function
 # that is built from many neurons, and it can approximate nearly any relation.
@@ -564,6 +577,8 @@ print(f"{sgd.count_parameters(model)} parameters, {TRAIN} training images, {HELD
 # %% [markdown]
 # ## Training step of a network
 #
+# *Optional, 7 minutes.*
+#
 # The outputs of the network are ten numbers per image, one for each class. The loss is the *cross-entropy*.
 # It is the negative logarithm of the probability that the network assigns to the right class. For example,
 # a network that gives the right class a probability of 0.1 has the loss $-\ln 0.1 = 2.3$. This is what
@@ -618,6 +633,8 @@ for step in range(20):
 # training images was 0.32 in both. So compare losses between frameworks only if you know how they are computed.
 #
 # ## Throughput and batch size
+#
+# *Core, 11 minutes.*
 #
 # The **throughput** is the number of images that training reads per second. How does it depend on the batch
 # size? The time of a step has two parts. A fixed part $a$ starts the operations and updates the weights, and
@@ -699,6 +716,8 @@ describe(
 # of the line there.
 #
 # ## Time to accuracy
+#
+# *Core, 13 minutes.*
 #
 # Throughput is not the goal. The goal is a trained network. So this section measures the **time to
 # accuracy**, the time until the network classifies a given fraction of the held-out images correctly. It is
@@ -846,6 +865,8 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 #
 # ### Exercise 6: Seconds to the goal
 #
+# *Optional, 10 minutes. Later cells call `seconds_to_goal`.*
+#
 # **What:** compute the seconds to the goal from two separate measurements: the throughput of each batch size,
 # and the epochs that each run needed.
 #
@@ -894,6 +915,8 @@ network_exercises.check_seconds_to_goal(seconds_to_goal)
 
 # %% [markdown]
 # ### Exercise 7: Batch sizes within a budget
+#
+# *Optional, 8 minutes.*
 #
 # **What:** return the batch sizes of which *every* run keeps the time budget.
 #
@@ -959,6 +982,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=["computed seconds", "measu
 # %% [markdown]
 # ### Decision: a batch size for ten seconds
 #
+# *Optional, 7 minutes.*
+#
 # You have ten seconds on the machine of the reference results, and one attempt. Which batch size do you
 # choose? Enter it with your reasons. Name the numbers that speak for it, and the risk that remains.
 
@@ -979,6 +1004,8 @@ workbook.predict(4, None, reason=None)
 # large batches work.
 #
 # ## Non-convex loss surfaces
+#
+# *Optional, 6 minutes.*
 #
 # The bowl of lab 2 has one minimum, and every descent with a small enough learning rate finds it. A
 # function that curves upwards everywhere, in every direction, is called **convex**. The mean squared error
@@ -1019,6 +1046,8 @@ workbook.predict(4, None, reason=None)
 # Without them it is rugged.
 #
 # ## Skip connections
+#
+# *Optional, 18 minutes.*
 #
 # A **skip connection** adds the input of a block of layers to its output, $x + f(x)$ in place of $f(x)$.
 # Networks with them are called *residual networks* or ResNets ([He et al.
@@ -1199,6 +1228,8 @@ describe(
 #
 # ## Summary
 #
+# *Core, 2 minutes.*
+#
 # * SGD computes each gradient from a batch. The estimate is right on average, and its noise has a variance in
 #   proportion to $1 / B$.
 # * With a constant learning rate the weights scatter around the minimum. The variance is
@@ -1221,6 +1252,8 @@ describe(
 # the points.
 #
 # ## Self-check questions
+#
+# *Core, 4 minutes.*
 
 # %%
 workbook.question(1, answer=None)

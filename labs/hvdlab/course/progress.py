@@ -1,4 +1,7 @@
-"""`hvdlab progress`: show per lab which exercises, predictions and questions a learner has done."""
+"""`hvdlab progress`: show per lab which exercises, predictions and questions a learner has done.
+
+After the entry test it also shows which sections of labs 1 to 3 the learner can skip.
+"""
 
 import argparse
 import sys
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from hvdlab.course import answers_file, lab_source
+from hvdlab.course import answers_file, entry_test, lab_source
 from hvdlab.course.answers_file import AnswersFile, Entry, Prediction, QuizAnswer, SolvedExercise
 from hvdlab.course.lab_source import LabSource
 
@@ -86,7 +89,7 @@ def show(file: AnswersFile | None = None) -> None:
     table.add_column("Lab", no_wrap=True, max_width=30)
     for name in ("Exercises", "Predictions", "Answered", "Right"):
         table.add_column(name, justify="right", min_width=len(name))
-    for one in progress(entries, lab_source.labs()):
+    for one in progress(entries, [lab_source.read(entry_test.SOURCE), *lab_source.labs()]):
         lab = one.lab
         table.add_row(
             f"{lab.number} {lab.title}",
@@ -106,6 +109,8 @@ def main(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 0, or 1 if the file of answers cannot be read."""
     try:
         show()
+        if entry_test.is_answered(AnswersFile(answers_file.PATH).entries()):
+            entry_test.show()
     except answers_file.WorkbookError as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         return 1

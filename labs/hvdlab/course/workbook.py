@@ -33,6 +33,7 @@ class Question:
     Args:
         choices: the choices, shown as a, b, c. Empty if the answer is a number.
         tolerance: the largest relative deviation of a right number. Default 0.02.
+        sections: the sections that a question of the entry test covers, for example "lab 2: Gradient".
     """
 
     text: str
@@ -43,6 +44,7 @@ class Question:
     tolerance: float = 0.02
     mistakes: list[tuple[float, str]] = field(default_factory=list)
     otherwise: str = ""
+    sections: list[str] = field(default_factory=list)
 
     @property
     def letters(self) -> str:

@@ -6,13 +6,15 @@ from collections import defaultdict
 import pytest
 from instructor_guides import LABS, ROOT, guide_of, minutes, section, stated_minutes
 
+from hvdlab.course import entry_test
+
 PAGE = (ROOT / "assessment" / "instructor" / "schedules.md").read_text(encoding="utf-8")
 LAB_OF = {int(path.name[:2]): path for path in LABS}
 OF_ONE_DAY = r"^\| (\d+):(\d\d) \| (\d+) \| ([a-z]+(?: \d+)?) \|"
 OF_WEEKS = r"^\| (\d+) \| lab (\d+) \| (\d+) \| (\d+) \|"
 
 
-@pytest.mark.parametrize("name", ["Half a day", "One day", "Two days"])
+@pytest.mark.parametrize("name", ["Half a day", "One day", "Two days", "Three days"])
 def test_rows_follow_each_other_and_add_up(name):
     text = section(PAGE, name)
     total = int(re.search(r"^Total: (\d+) minutes", text, re.MULTILINE)[1])
@@ -58,3 +60,13 @@ def test_each_shortened_time_of_a_guide_belongs_to_a_schedule_that_uses_it():
         for name in minutes(guide_of(path)).keys() - {"complete"}:
             rows = re.findall(OF_ONE_DAY, section(PAGE, name.capitalize()), re.MULTILINE)
             assert f"lab {lab}" in {part for *_, part in rows}, f"{name}, lab {lab}"
+
+
+def test_three_days_have_time_for_the_core_sections_and_not_much_more():
+    core = [section for section in entry_test.sections() if section.core]
+    for lab in (1, 2, 3):
+        needed = entry_test.minutes(section for section in core if section.lab == lab)
+        assert needed <= minutes(guide_of(LAB_OF[lab]))["three days"] < needed + 5, f"lab {lab}"
+    total = sum(map(stated_minutes, (LAB_OF[lab] for lab in (1, 2, 3))))
+    text = " ".join(PAGE.split())
+    assert f"core sections take {entry_test.minutes(core)} of {total} minutes" in text

@@ -45,7 +45,7 @@ ORDER = {
 def expected() -> dict[str, dict]:
     """Return each question as the TOML file has it, by its identifier."""
     found = {}
-    for path in sorted((ROOT / "labs" / "questions").glob("*.toml")):
+    for path in sorted((ROOT / "labs" / "questions").glob("*.toml"))[1:]:  # without the entry test
         asked = tomllib.loads(path.read_text(encoding="utf-8"))["question"]
         for number, question in enumerate(asked, start=1):
             found[f"lab{path.name[:2]}_q{number}"] = question
