@@ -153,7 +153,9 @@ compare(times, shipped_times, by=["ranks"], value="seconds")
 compare(speed_up(times), speed_up(shipped_times), by=["ranks"], value="speed_up")
 
 # %% [markdown]
-# SPEEDTEXT
+# Two ranks are faster, and less than twice as fast: a step of a rank must wait for the other rank, and for the
+# average of what both have learned. The table names the mean, its spread and the number of measurements.
+#
 # The rest of the course is about what this edit does, when it needs more care, and what still works with hundreds of
 # GPUs. This lab continues with the question why anybody needs that many.
 #

@@ -12,13 +12,13 @@ from hvdlab.data import load_fashion_mnist
 data = load_fashion_mnist()
 images = torch.tensor(data.train_images[:8192]).permute(0, 3, 1, 2) / 255
 labels = torch.tensor(data.train_labels[:8192]).long()
-batches = DataLoader(TensorDataset(images, labels), batch_size=64, shuffle=True)
+batches = DataLoader(TensorDataset(images, labels), batch_size=128, shuffle=True)
 
 model = nn.Sequential(
-    nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Flatten(), nn.Linear(512, 10),
+    nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(1024, 10),
 )  # fmt: skip
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 start = time.perf_counter()
 for _ in range(3):

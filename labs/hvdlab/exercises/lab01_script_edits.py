@@ -26,8 +26,8 @@ TORCH = """\
 +images = torch.tensor(data.train_images[mine]).permute(0, 3, 1, 2) / 255
 +labels = torch.tensor(data.train_labels[mine]).long()
 @@ horovod
--optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-+optimizer = torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size(), momentum=0.9)
+-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
++optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.9)
 +optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # averages gradients
 +hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # all begin with the weights of rank 0
 """
@@ -42,8 +42,8 @@ KERAS = """\
 +mine = slice(hvd.rank(), 8192, hvd.size())  # every second image, if there are two ranks
 +images, labels = data.train_images[mine] / 255, data.train_labels[mine]
 @@ horovod
--optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
-+optimizer = keras.optimizers.SGD(0.02 * hvd.size(), momentum=0.9)
+-optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
++optimizer = keras.optimizers.SGD(0.05 * hvd.size(), momentum=0.9)
 +optimizer = hvd.DistributedOptimizer(optimizer)  # averages gradients
 @@ horovod
 -callbacks = []
