@@ -43,7 +43,7 @@
 # | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 150 | a small GPT, fine-tuned on instructions as a whole and with LoRA |
 # | [16: Find the fault](16_find_the_fault.ipynb) | 120 | seven scripts with one mistake each: symptoms, diagnosis, repair |
 # | [17: Read a trace](17_read_a_trace.ipynb) | 110 | profiles of real runs, and what they say about waiting GPUs |
-# | [18: Past one machine](18_past_one_machine.ipynb) | 100 | latency, bandwidth, and a model that predicts the speed of thousands of GPUs |
+# | [18: Past one machine](18_past_one_machine.ipynb) | 120 | latency, bandwidth, and a model that predicts the speed of thousands of GPUs |
 
 # %% [markdown]
 # ## Paths through the course
