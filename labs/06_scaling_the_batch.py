@@ -56,8 +56,7 @@ workbook = Workbook(6)
 # contain a class `DenseNetwork` with the same methods, and each method is a few lines long. Open the file of
 # your framework and read `train` and `gradient` before you continue, because the rest of the lab calls them.
 # The shipped reference results, which the figures show as lines, were measured with Keras. With PyTorch your
-# points scatter around the same lines, because the network, the initial distribution of the weights and the
-# optimizer are the same.
+# points scatter around the same lines.
 
 # %%
 FRAMEWORK = "keras"  # or "torch"
@@ -637,8 +636,8 @@ describe(
 # images reads 12 times more images than a run with 16, so it takes longer although it is faster per image:
 # every reference run with 2,048 images (1.4 to 2.1 s) was slower than every run with a smaller batch (at most
 # 1.2 s). These seconds are only approximate, because another process used part of the two cores during the
-# measurement. Of the batches from 16 to 512 only the ranges of 16 and 256 do not overlap, and the gap is
-# 3 ms, so the figure cannot tell which of them is the fastest. If you know the images per second and the law of steps of your own machine, you can compute it.
+# measurement. So the figure cannot tell which of the
+# batches from 16 to 512 is the fastest.
 #
 # ## Exercise 5: A batch for a deadline and a price
 #
@@ -896,7 +895,7 @@ pd.DataFrame(rows).set_index("network").round(1)
 #   ranks cost money and save almost no time.
 # * Tune the learning rate of every batch before you compare batches, and compare steps to a goal instead of
 #   epochs.
-# * With the same epochs a large batch may generalise a little worse. A claim about it needs many seeds.
+# * With the same epochs a large batch may generalise a little worse.
 # * Epochs over the batch are a straight line. ResNet-50 on ImageNet has a critical batch of 47,100 images.
 #
 # **Calculator:** the page `labs/calculators/batch.html` computes steps, hours and GPU hours for any batch
