@@ -866,14 +866,14 @@ print(f"your prediction: {prediction}")
 pd.DataFrame(rows).set_index("network").round(1)
 
 # %% [markdown]
-# The critical batch is a property of the task and not of the machine: 84 sequences for this language model,
-# 47,100 images for ResNet-50, 317,000 clicks for the recommendation network DLRM. For the last three networks
-# of the table the law breaks:
+# The critical batch depends on the task and not on the machine: 84 sequences for this language model, 47,100
+# images for ResNet-50, and 317,000 clicks for the recommendation network DLRM. For the last three networks of
+# the table the law breaks:
 #
 # * *CosmoFlow* needs 7.9 epochs with batch 32, but 18.3 with 64. The law holds for batches that are tuned
 #   equally well, and these two were not.
-# * *3D U-Net* shows no effect of batches from 2 to 84. The fitted $B_\text{crit}$ is negative, because single
-#   runs scatter by 18 to 24 %.
+# * *3D U-Net* shows no effect of batches from 2 to 84, and the fitted $B_\text{crit}$ is negative. Single runs
+#   scatter by 18 to 24 %, which can hide a small effect.
 # * *Llama 2 70B LoRA*, a fine-tuning (lab 15), follows a bent curve. The line through its three smaller
 #   batches is 54 % too high at 128.
 #
@@ -938,6 +938,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer="d")
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=6000)
 
 # %% [markdown]
 # [Lab 7, Remedies for large batches](07_large_batch_remedies.ipynb), shows what can be done when the batch

@@ -922,9 +922,9 @@ describe(
 
 # %% [markdown]
 # **Compare your predictions.** SGD needed 41 epochs. So the shorter schedule with its other settings explains 19
-# of the 25 epochs between 60 and 35, and LARS explains 6. A comparison of a new run with LARS and an old run
-# with SGD would credit LARS with all of them. At larger batches LARS matters more: from batch 4,096 to 16,384
-# SGD needed 26 % more epochs in round 0.5, and LARS 7 % more in round 0.6.
+# of the 25 epochs between 60 and 35. LARS, with a schedule tuned for it, explains the other 6. A comparison of
+# a new run with LARS and an old run with SGD would credit LARS with all of them. At larger batches LARS matters
+# more: from batch 4,096 to 16,384 SGD needed 26 % more epochs in round 0.5, and LARS 7 % more in round 0.6.
 #
 # The linear rule gives 272 for batch 65,536, and the square root 48. The tuned learning rate is 24.7. So
 # neither rule holds at such batches, where every batch must be tuned. The warmup takes 31 epochs, more than a
@@ -1002,6 +1002,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer="d")
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=6)
 
 # %% [markdown]
 # [Lab 8, CIFAR-10 and the assessment](08_cifar10_assessment.ipynb), applies these methods to a convolutional
