@@ -792,8 +792,9 @@ largest[columns].fillna("").reset_index(drop=True)
 
 # %% [markdown]
 # The rounds 2.1, 3.1 and 4.0 contain the same best runs again. The logs of the rows without a time are not
-# available, and only their code shows Horovod. From round 4.1 on, no result uses Horovod, because large
-# language models have replaced ResNet-50. Labs 12 to 14 show how such models are trained.
+# available, and only their code shows Horovod. This history has ended: from round 4.1 on no result uses
+# Horovod. ResNet-50 is no longer part of the benchmark, and the large language models that followed are
+# trained with other software (labs 12 to 14).
 #
 # The settings of these runs are the ones of lab 5. Each link leads to the file.
 #
