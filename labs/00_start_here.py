@@ -32,7 +32,7 @@
 # | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 120 | MPI, collectives, your own ring all-reduce, and why N processes give the result of one |
 # | [5: Horovod](05_horovod.ipynb) | 155 | the conversion of a script to Horovod, step by step; scaling and its measurement |
 # | [6: Scaling the batch](06_scaling_the_batch.ipynb) | 110 | the gradient noise scale, and how far a larger batch saves steps |
-# | [7: Remedies for large batches](07_large_batch_remedies.ipynb) | 120 | scaling and warmup of the learning rate, batch normalisation, LARS, LAMB and NovoGrad |
+# | [7: Remedies for large batches](07_large_batch_remedies.ipynb) | 105 | scaling and warmup of the learning rate, batch normalisation, LARS and LAMB |
 # | [8: CIFAR-10 and the assessment](08_cifar10_assessment.ipynb) | 110 | a complete training script, measured by the grader |
 # | [9: One device, used fully](09_one_device.ipynb) | 180 | number formats, mixed precision, activation checkpointing, gradient accumulation |
 # | [10: Feed the device](10_feed_the_device.ipynb) | 110 | the input pipeline: workers, prefetching, file formats, random access |
@@ -43,7 +43,7 @@
 # | [15: Fine-tuning a language model](15_fine_tuning.ipynb) | 150 | a small GPT, fine-tuned on instructions as a whole and with LoRA |
 # | [16: Find the fault](16_find_the_fault.ipynb) | 120 | seven scripts with one mistake each: symptoms, diagnosis, repair |
 # | [17: Read a trace](17_read_a_trace.ipynb) | 110 | profiles of real runs, and what they say about waiting GPUs |
-# | [18: Past one machine](18_past_one_machine.ipynb) | 100 | latency, bandwidth, and a model that predicts the speed of thousands of GPUs |
+# | [18: Past one machine](18_past_one_machine.ipynb) | 120 | latency, bandwidth, and a model that predicts the speed of thousands of GPUs |
 
 # %% [markdown]
 # ## Paths through the course

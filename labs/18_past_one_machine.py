@@ -17,11 +17,12 @@
 # * explain why a ring all-reduce becomes slow on thousands of ranks, and why a tree does not;
 # * compute the efficiency of a training step in which communication overlaps with the backward pass;
 # * find out which cost limits a run, and name the change that helps against this cost;
-# * explain why data parallelism ends at the critical batch size, whatever the network can do.
+# * explain why data parallelism ends at the critical batch size, and split the efficiency of a published
+#   run into what the batch and what the machine cost.
 #
 # **Builds on** lab 4 (the ring all-reduce), lab 5 (tensor fusion) and lab 6 (the critical batch size).
 #
-# **Time** 100 minutes. The computer needs about one minute of them.
+# **Time** 120 minutes. The computer needs about one minute of them.
 
 # %% tags=["folded"]
 from dataclasses import replace
@@ -33,6 +34,7 @@ import pandas as pd
 from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import describe, overlay, predicted
 from hvdlab.course.workbook import Workbook
+from hvdlab.exercises import lab18_efficiency_split as split_exercises
 from hvdlab.exercises import lab18_past_one_machine as exercises
 from hvdlab.launch import call
 from hvdlab.scaling import ALGORITHMS, Link, first_below, forecast, published
@@ -775,6 +777,156 @@ fastest.round(1)
 # Beyond this point one must also split the model (labs 13 and 14), or find a problem with a larger
 # $B_\text{crit}$.
 #
+# ## Horovod on 4,320 GPUs
+#
+# The companies that sell and rent accelerators publish how fast their systems train the same networks to the
+# same accuracy. Their scripts, settings and logs are public. `labs/results/scaling_records/` contains the few
+# rows that we need. In every round from 2018 to 2024 the ResNet-50 result on the most GPUs used Horovod.
+
+# %%
+records = reference("scaling_records/results").rename(columns={"accelerators": "gpus"})
+records = records.set_index("id")
+largest = records.loc[["r0020", "r0102", "r0211", "r0326", "r0551", "r0784", "r1235"]]
+columns = ["round", "submitter", "system", "accelerator", "gpus", "batch", "epochs", "seconds"]
+largest[columns].fillna("").reset_index(drop=True)
+
+# %% [markdown]
+# The rounds 2.1, 3.1 and 4.0 contain the same best runs again. The logs of the rows without a time are not
+# available, and only their code shows Horovod. This history has ended: from round 4.1 on no result uses
+# Horovod. ResNet-50 is no longer part of the benchmark, and the large language models that followed are
+# trained with other software (labs 12 to 14).
+#
+# The settings of these runs are the ones of lab 5. Each link leads to the file.
+#
+# | setting | 8 A100 ([file](https://github.com/mlcommons/training_results_v2.0/blob/8437fbb78349aa3c3054aeccb1d47d2a315a80e7/NVIDIA/benchmarks/resnet/implementations/mxnet/config_DGXA100.sh)) | 4,216 A100 ([file](https://github.com/mlcommons/training_results_v2.0/blob/8437fbb78349aa3c3054aeccb1d47d2a315a80e7/NVIDIA/benchmarks/resnet/implementations/mxnet/config_DGXA100_multi_527x8x16xgbn2_larsv2.sh)) | 3,584 H100 ([file](https://github.com/mlcommons/training_results_v3.0/blob/63e326c400f5d8bb8c6070a9ab08332d4931152e/NVIDIA_CoreWeave/benchmarks/resnet/implementations/mxnet/config_DGXH100_multi_448x8x16.sh)) |
+# |---|---|---|---|
+# | images per GPU | 408 | 16 | 16 |
+# | `HOROVOD_FUSION_THRESHOLD` | 64 MiB | 64 MiB | 64 MiB |
+# | `HOROVOD_CYCLE_TIME` | 0.1 ms | 0.1 ms | 0.1 ms |
+# | `HOROVOD_NUM_NCCL_STREAMS` | 2 | 1 | 1 |
+# | gradient groups (`num_groups`) | 1 | 1 | 1 |
+#
+# The 25.6 million gradients of ResNet-50 have 51 MB in float16, so they fit into one fusion buffer. With one
+# group Horovod reduces all of them together, as soon as the last one is ready. So in these runs the
+# communication does not overlap with the backward pass. ([Round
+# 0.6](https://github.com/mlcommons/training_results_v0.6/blob/e045ad7b72314d95cb8128331193e49bbc8e0bec/NVIDIA/benchmarks/resnet/implementations/mxnet/config_DGX2.sh)
+# used 20 groups.) A cycle time of 0.1 ms instead of 1 ms shortens the wait of the last gradient.
+#
+# ## Statistical and hardware efficiency
+#
+# The run on 4,216 GPUs has 527 times as many GPUs as the run on 8 GPUs of the same round.
+
+# %%
+# Prediction 5: how many times faster does it reach the goal? Replace both values of None.
+prediction = workbook.predict(5, None, reason=None)
+
+# %%
+A100 = records.loc[["r0795", "r0786", "r0776", "r0784"]].copy()
+A100["ms per step"] = 1000 * A100["seconds"] / A100["steps"]
+A100["times faster"] = A100["seconds"].iloc[0] / A100["seconds"]
+print(f"your prediction: {prediction}")
+A100[["gpus", "batch", "epochs", "steps", "seconds", "ms per step", "times faster"]].round(1)
+
+# %% [markdown]
+# The *total efficiency* of a run on $N$ GPUs that needs $T$ seconds, compared with a run on $N_0$ GPUs, is
+# $T_0 N_0 / (T N)$. Two different losses are in it:
+#
+# * The *statistical efficiency* is the number of examples that the small run reads until the goal, divided by
+#   that of the large run. It is the price of the larger batch.
+# * The *hardware efficiency* is the number of examples per second and GPU of the large run, divided by that of
+#   the small run. It is the efficiency of the first section. The speeds leave out the evaluations.
+#
+# The total is $\text{statistical} \cdot \text{hardware} \cdot \text{rest}$. The rest comes from the time
+# of the evaluations.
+#
+# **Worked example.** Two GPUs read 1,000 examples at 10 per second and need 100 s. Eight GPUs read 1,250
+# examples at 31.25 per second and need 50 s, of which evaluations take 10 s. The total efficiency is
+# $100 \cdot 2 / (50 \cdot 8) = 0.5$. The statistical efficiency is $1000 / 1250 = 0.8$. The hardware efficiency
+# is $(31.25 / 8) / (10 / 2) = 0.78$. The rest is $0.5 / (0.8 \cdot 0.78) = 0.8$.
+#
+# ### Exercise 7: Split the efficiency
+#
+# **What:** write `split_efficiency(small, large)`.
+#
+# **Why:** a faster network improves only the hardware efficiency. To improve the statistical efficiency,
+# change the batch or the optimizer.
+#
+# **Signature:** both arguments are dicts with the keys "gpus", "seconds", "examples", "steps" and
+# "examples_per_second" (of all GPUs together). Return `(total, statistical, hardware, rest)`.
+#
+# <details><summary>Hint 1</summary>Which of the five keys does each factor need? One key is not needed at
+# all.</details>
+#
+# <details><summary>Hint 2</summary>In the worked example the speed per GPU is 10 / 2 = 5 in the small run and
+# 31.25 / 8 = 3.9 in the large run.</details>
+#
+# <details><summary>Hint 3</summary><code>rest = total / (statistical * hardware)</code></details>
+
+
+# %%
+def split_efficiency(small, large):
+    # BEGIN SOLUTION: return total, statistical and hardware efficiency, and the rest
+    total = small["seconds"] * small["gpus"] / (large["seconds"] * large["gpus"])
+    statistical = small["examples"] / large["examples"]
+    small_speed = small["examples_per_second"] / small["gpus"]
+    large_speed = large["examples_per_second"] / large["gpus"]
+    hardware = large_speed / small_speed
+    rest = total / (statistical * hardware)
+    return total, statistical, hardware, rest
+    # END SOLUTION
+
+
+# %%
+split_exercises.check_split_efficiency(split_efficiency)
+
+# %% [markdown]
+# Two results of NVIDIA used 64 A100 and Horovod. In round 1.0 the batch was 13,056, and the hardware
+# efficiency was 0.94. In round 1.1 the batch was 3,264, and the hardware efficiency was 0.80, because each GPU
+# had only 51 images per step.
+
+# %%
+# Prediction 6: how many times as long as the run with batch 13,056 does the run with batch 3,264 take?
+prediction = workbook.predict(6, None, reason=None)
+
+# %%
+PAIRS = {
+    "A100, 8 to 64": ("r0795", "r0786"),
+    "A100, 8 to 1,024": ("r0795", "r0776"),
+    "A100, 8 to 4,216": ("r0795", "r0784"),
+    "H100, 8 to 3,584": ("r1227", "r1235"),
+    "A100, 8 to 64, batch 13,056": ("r0336", "r0332"),
+    "A100, 8 to 64, batch 3,264": ("r0560", "r0554"),
+    "GPT-3, H100, 512 to 10,752": ("r1412", "r1403"),
+}
+split = {
+    name: split_efficiency(*(records.loc[id].to_dict() for id in ids))
+    for name, ids in PAIRS.items()
+}
+parts = pd.DataFrame(split, index=["total", "statistical", "hardware", "rest"]).transpose()
+parts["seconds"] = [records.loc[large, "seconds"] for _, large in PAIRS.values()]
+ratio = records.loc["r0554", "seconds"] / records.loc["r0332", "seconds"]
+print(f"batch 3,264 takes {ratio:.2f} times as long; your prediction: {prediction}")
+parts.round(3)
+
+# %% [markdown]
+# **What the result means.** The run on 4,216 GPUs is 89.8 times faster, an efficiency of
+# $0.170 = 0.407 \cdot 0.435 \cdot 0.963$. About half of the loss comes from the batch, which needs 86 epochs
+# instead of 35. The other half comes from the machine. At the speed of the 8-GPU run, the 16 images of a GPU
+# would take 4.9 ms, and a step takes 11.7 ms. A prediction near 500 expects a perfect machine and forgets the
+# batch.
+#
+# On 64 GPUs the run with the *lower* hardware efficiency wins, with 272 instead of 295 s, because it needs 35
+# epochs instead of 45. The two rounds used different versions of the software. Their speeds hardly differ: on
+# 8 GPUs with batch 3,264 they need 1,726 and 1,749 s.
+#
+# GPT-3 loses almost nothing to the batch. With 21 times as many GPUs the batch grows from 2,048 to only 2,688
+# sequences, because the model is split over many GPUs (labs 13 and 14). Small networks pay both prices, and
+# large networks mainly that of the machine.
+#
+# All results of this section were recomputed from the public logs. Their result ids are not given, and they
+# were not verified by MLCommons Association. The first table names submitter and system. The README in
+# `labs/results/scaling_records/` names sources, licence and pitfalls, and `results.csv` the directories.
+#
 # ## Course survey
 #
 # This is the last lab. Please tell the people who maintain the course what you think of it. The
@@ -799,6 +951,8 @@ fastest.round(1)
 # * To find the limit of a run, remove one cost at a time and see how much shorter the step becomes.
 # * The critical batch size limits data parallelism in any case. In our example 10,000 GPUs are only 1.02
 #   times as fast as 4,096.
+# * Horovod trained ResNet-50 on up to 4,320 A100 GPUs. On 4,216 GPUs the efficiency was 0.17. About half of
+#   the loss came from the larger batch, and half from the machine.
 #
 # **Calculator:** the page `labs/calculators/scaling.html` draws the efficiency on up to 10,000 GPUs, with a
 # ring, a tree and a hierarchical all-reduce. Open it in a browser.
@@ -842,6 +996,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer=17)
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=0.78)
 
 # %% [markdown]
 # You have reached the end of the course. [The start page](00_start_here.ipynb) lists all labs, and lab 8

@@ -8,7 +8,8 @@ to `# END SOLUTION` become one line at the same indent,
 
     raise NotImplementedError("Lab 2, exercise 2: what to do")
 
-and a cell tagged "solution" is left out. A source without either has no solution version.
+and a cell tagged "solution" is left out. A source without either has no solution version. An optional
+notebook of a lab, `labs/NN_more_name.py`, continues the numbers of the exercises of the lab.
 
 A code cell tagged "folded" is hidden until the reader clicks on it: it draws a figure, or prepares an
 experiment. A picture, `![what it shows](pictures/NAME.svg)`, is embedded in the notebook, so that a copy of
@@ -38,6 +39,7 @@ KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "
 PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
 PAGES = "glossary.md", "survey.md", "colab_and_kaggle.md"  # each becomes a notebook
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
+OPTIONAL = "_more_"  # in the name of an optional notebook
 BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
 END = re.compile(r"^\s*# END SOLUTION$")
 PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+)\.svg\)")
@@ -49,7 +51,8 @@ class BadSource(Exception):
 
 def sources() -> list[Path]:
     """The lab sources, in the order of the course, and the pages."""
-    labs = sorted(path for path in LABS.glob("*.py") if SOURCE_NAME.fullmatch(path.name))
+    labs = [path for path in LABS.glob("*.py") if SOURCE_NAME.fullmatch(path.name)]
+    labs.sort(key=lambda path: (path.name[:2], OPTIONAL in path.name, path.name))
     return labs + [LABS / name for name in PAGES if (LABS / name).exists()]
 
 
@@ -89,7 +92,8 @@ def _embed_pictures(cell, path):
 
 def learner(notebook, path: Path):
     """Return the notebook with stubs in place of solutions, and how many exercises it has."""
-    exercises, cells = 0, []
+    before = exercises = _exercises_before(path)
+    cells = []
     for number, cell in enumerate(notebook.cells):
         if "solution" in cell.metadata.get("tags", []):
             continue
@@ -119,7 +123,16 @@ def learner(notebook, path: Path):
                 )
             cell.source = "\n".join(lines)
         cells.append(cell)
-    return nbformat.v4.new_notebook(cells=cells), exercises
+    return nbformat.v4.new_notebook(cells=cells), exercises - before
+
+
+def _exercises_before(path: Path) -> int:
+    """Return how many exercises precede those of a source: for an optional notebook those of its lab."""
+    if OPTIONAL not in path.name:
+        return 0
+    (lab,) = [one for one in path.parent.glob(f"{path.name[:2]}_*.py") if OPTIONAL not in one.name]
+    lines = lab.read_text(encoding="utf-8").splitlines()
+    return sum(bool(BEGIN.match(line)) for line in lines)
 
 
 def solution(notebook):

@@ -33,6 +33,10 @@ function batch(input, ranks = input.ranks) {
   };
 }
 
+/* Fits and speeds of public results: lab 6 and labs/results/scaling_records. */
+const PUBLIC_RUNS = { link: "https://github.com/mlcommons/logging", source: "public logs of MLCommons",
+  note: "Lab 6 fits B_crit and S_min to public points. Speed of NVIDIA's smallest run in the table; efficiency of a larger one. " +
+    "Derived, not verified by MLCommons Association." };
 const BATCH_PRESETS = [
   { name: "ResNet-101 on ImageNet", link: "https://arxiv.org/abs/1812.06162",
     source: "McCandlish et al. 2018", note: "Lab 18 assumes S_min x B_crit = 90 epochs. Speed of a Pascal GPU.",
@@ -41,4 +45,8 @@ const BATCH_PRESETS = [
     source: "McCandlish et al. 2018",
     note: "Lab 6 fitted B_crit and S_min (n = 5). Speed and efficiency are examples.",
     values: { bCrit: 190, sMin: 161, perGpu: 16, speed: 30000, efficiency: 90 } },
+  { name: "ResNet-50 on ImageNet, A100", ...PUBLIC_RUNS,
+    values: { bCrit: 47100, sMin: 950, perGpu: 51, speed: 3290, efficiency: 79 } },
+  { name: "GPT-3 from a checkpoint, H100", ...PUBLIC_RUNS,
+    values: { bCrit: 16100, sMin: 31.6, perGpu: 4, speed: 0.361, efficiency: 72 } },
 ];

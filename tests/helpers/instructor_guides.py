@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+from hvdlab.course import lab_source
+
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "assessment" / "instructor" / "guides"
-LABS = sorted(path for path in (ROOT / "labs").glob("[0-9]*_*.py") if path.name[:2] != "00")
+LABS = [lab.path for lab in lab_source.labs()]
 WORDS = {"two": 2, "three": 3, "two and a half": 2.5}
 
 

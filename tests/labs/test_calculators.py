@@ -13,7 +13,9 @@ import numpy as np
 import psutil
 import pytest
 from calculator_inputs import FORMULAS, memory_input, network_and_plan
+from lab_functions import solution
 
+from hvdlab.course.experiment import reference
 from hvdlab.scaling import Link, published
 from hvdlab.scaling.memory import training_memory
 
@@ -148,6 +150,29 @@ def test_the_presets_of_lab_18_are_those_of_its_cluster(visit):
     resnet = visit("batch").evaluate("BATCH_PRESETS[0].values")
     assert resnet["speed"] == published.NETWORKS["ResNet-101"].images_per_second
     assert resnet["sMin"] == 90 * 1.28e6 / resnet["bCrit"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "network", "small", "large"),
+    [
+        ("ResNet-50 on ImageNet, A100", "ResNet-50", "r0795", "r0786"),
+        ("GPT-3 from a checkpoint, H100", "GPT-3", "r1412", "r1403"),
+    ],
+)
+def test_the_presets_of_public_runs_are_those_of_the_shipped_rows(
+    visit, preset, network, small, large
+):
+    presets = {each["name"]: each["values"] for each in visit("batch").evaluate("BATCH_PRESETS")}
+    points = reference("scaling_records/convergence_points").query("network == @network")
+    batches, examples = points["batch"].values, points["examples"].values
+    least, critical = solution(6, "fit_law")(batches, examples)
+    runs = reference("scaling_records/results").set_index("id")
+    speeds = (runs["examples_per_second"] / runs["accelerators"])[[small, large]]
+    x = presets[preset]
+    assert x["bCrit"] == pytest.approx(critical, rel=0.002)
+    assert x["sMin"] == pytest.approx(least / critical, rel=0.002)
+    assert x["speed"] == pytest.approx(speeds[small], rel=0.001)
+    assert x["efficiency"] == pytest.approx(100 * speeds[large] / speeds[small], abs=0.5)
 
 
 # --- pages ------------------------------------------------------------------------------------------

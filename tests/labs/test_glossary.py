@@ -69,11 +69,15 @@ def rows() -> list[Term]:
 def paragraphs(lab) -> list[str]:
     """Return the paragraphs of a lab after its first cell, without what is no prose of this lab.
 
+    Those of its optional notebooks follow.
+
     Code, formulas, pictures, links, headings and sentences that name another lab are left out. Code and
     links in italics or bold stay, because they may define a term, as in *`torchrun`* and **[LoRA](...)**.
     The words in italics or bold of the first cell are the first paragraph.
     """
     introduction, *cells = jupytext.read(lab.path, fmt="py:percent").cells
+    for path in lab.optional:
+        cells += jupytext.read(path, fmt="py:percent").cells[1:]
     defined = " ".join(found[0] for found in IN_EMPHASIS.finditer(introduction.source))
     markdown = [cell.source for cell in cells if cell.cell_type == "markdown"]
     text = "\n\n".join([defined, *markdown])

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,8 +74,9 @@ def test_each_lab_runs_as_a_script(source, quick, tmp_path):
 def test_a_lab_with_a_framework_switch_runs_with_keras(number, quick, monkeypatch, tmp_path):
     """Their quick runs use PyTorch otherwise."""
     monkeypatch.setenv("LAB_FRAMEWORK", "keras")
-    [source] = [path for path in SOURCES if path.name.startswith(number)]
-    test_each_lab_runs_as_a_script(source, None, tmp_path)
+    for source in SOURCES:
+        if source.name.startswith(number):
+            test_each_lab_runs_as_a_script(source, None, tmp_path)
 
 
 @pytest.mark.notebook
@@ -88,4 +90,5 @@ def test_an_unsolved_notebook_stops_at_the_first_exercise(source, quick):
     with pytest.raises(CellExecutionError) as stopped:
         client.execute()
     assert stopped.value.ename == "NotImplementedError"
-    assert stopped.value.evalue.startswith(f"Lab {int(source.name[:2])}, exercise 1: ")
+    number = r"\d+" if "_more_" in source.name else "1"
+    assert re.match(f"Lab {int(source.name[:2])}, exercise {number}: ", stopped.value.evalue)

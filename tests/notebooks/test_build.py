@@ -119,6 +119,15 @@ def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
         assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
+def test_an_optional_notebook_continues_the_numbers_of_its_lab(builder, monkeypatch):
+    for name in ("07_title", "07_more_things"):
+        (builder.LABS / f"{name}.py").write_text(SOURCE)
+    assert run(builder, monkeypatch) == 0
+    stubs = nbformat.read(builder.NOTEBOOKS / "07_more_things.ipynb", 4).cells[1].source
+    assert "Lab 7, exercise 2: return twice" in stubs
+    assert [path.stem for path in builder.sources()][:2] == ["07_title", "07_more_things"]
+
+
 def test_the_build_is_deterministic(builder, monkeypatch):
     (builder.LABS / "07_title.py").write_text(SOURCE)
     run(builder, monkeypatch)

@@ -1,16 +1,18 @@
 """What the source of a lab, `labs/NN_name.py`, contains: its title, exercises, predictions and questions.
 
-The source is read and not run, so this needs no framework.
+A lab may have optional notebooks, `labs/NN_more_name.py`. Their exercises and predictions count as those of
+the lab. The sources are read and not run, so this needs no framework.
 """
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdlab.course import experiment
 
 NAME = re.compile(r"(\d\d)_[a-z0-9_]+\.py")
+OPTIONAL = re.compile(r"\d\d_more_[a-z0-9_]+\.py")
 TITLE = re.compile(r"^# # (?:Lab \d+: )?(.+)$", re.MULTILINE)
 
 
@@ -19,7 +21,9 @@ class LabSource:
     """What a lab contains.
 
     Attributes:
-        exercises: ids of the exercises, in their order: the first one is exercise 1.
+        exercises: ids of the exercises, in their order: the first one is exercise 1. Those of optional
+            notebooks are the last ones.
+        optional: the sources of its optional notebooks.
     """
 
     path: Path
@@ -27,6 +31,7 @@ class LabSource:
     exercises: tuple[str, ...]
     predictions: frozenset[int]
     questions: frozenset[int]
+    optional: tuple[Path, ...] = ()
 
     @property
     def number(self) -> int:
@@ -79,4 +84,20 @@ def labs(folder: Path = experiment.LABS) -> list[LabSource]:
         folder: the folder of the sources. Default: the one that this package lies in.
     """
     paths = sorted(path for path in folder.glob("*.py") if NAME.fullmatch(path.name))
-    return [read(path) for path in paths if not path.name.startswith("00")]
+    optional = [path for path in paths if OPTIONAL.fullmatch(path.name)]
+    main = [path for path in paths if path not in optional and not path.name.startswith("00")]
+    return [
+        _with_optional(read(path), [more for more in optional if more.name[:2] == path.name[:2]])
+        for path in main
+    ]
+
+
+def _with_optional(lab: LabSource, paths: list[Path]) -> LabSource:
+    """Return a lab with the exercises and predictions of its optional notebooks."""
+    parts = [lab, *map(read, paths)]
+    return replace(
+        lab,
+        exercises=tuple(id for part in parts for id in part.exercises),
+        predictions=frozenset().union(*(part.predictions for part in parts)),
+        optional=tuple(paths),
+    )

@@ -71,7 +71,9 @@ def test_the_questions_for_a_vote_exist(lab):
 
 
 def test_sections_and_exercises_that_a_guide_names_exist_in_the_lab(lab):
-    text, guide = lab.read_text(encoding="utf-8"), guide_of(lab)
+    sources = [lab, *lab.parent.glob(f"{lab.name[:2]}_more_*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    guide = guide_of(lab)
     cut = section(guide, "When time is short") + section(guide, "Minutes")
     for name in re.findall(r"(?<![*\w])\*([A-Z][^*]+)\*(?![*\w])", " ".join(cut.split())):
         assert re.search(rf"^# ##+ {re.escape(name)}\b", text, re.MULTILINE) or name in text, name

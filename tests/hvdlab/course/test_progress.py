@@ -60,6 +60,15 @@ def test_a_lab_is_read_from_its_source(lab):
     assert (lab.predictions, lab.questions) == ({1, 2}, {1})
 
 
+def test_optional_notebooks_count_as_parts_of_their_lab(lab):
+    more = lab.path.with_name("07_more_things.py")
+    more.write_text("exercises.check_two(two)\nworkbook.predict(3, None)\n")
+    (found,) = lab_source.labs(lab.path.parent)
+    assert (found.path, found.title, found.optional) == (lab.path, "Some title", (more,))
+    assert found.exercises == (*lab.exercises, "lab07.two")
+    assert found.predictions == {1, 2, 3}
+
+
 def test_each_thing_counts_once_and_stays_done(lab):
     (found,) = progress.progress(DONE, [lab])
     assert (found.solved, found.reasoned, found.answered, found.right) == (2, 1, 1, 1)

@@ -89,6 +89,24 @@ def copied(weights, factor):
     return new
 
 
+def line_by_sums(batches, epochs):
+    """Weighted least squares with the normal equations."""
+    weights = 1 / epochs**2
+    mean_b, mean_e = (np.average(values, weights=weights) for values in (batches, epochs))
+    deviations = batches - mean_b
+    slope = (weights * deviations * (epochs - mean_e)).sum() / (weights * deviations**2).sum()
+    e0 = mean_e - slope * mean_b
+    return np.array([e0, e0 / slope])
+
+
+def line_of_logarithms(batches, epochs):
+    """A search over b_crit, with e0 from the mean of the logarithms."""
+    candidates = np.geomspace(1, 1e6, 200_001)[:, None]
+    logs = np.log(epochs) - np.log1p(batches / candidates)
+    best = logs.std(1).argmin()
+    return [np.exp(logs[best].mean()), candidates[best, 0]]
+
+
 two_batch_estimate = [estimate, lambda *arguments: list(estimate(*arguments)), by_a_line]
 fit_steps = [best_b_crit, least_squares]
 box_step = [number_by_number, with_where]
@@ -102,3 +120,4 @@ rescaled = [
     copied,
     lambda weights, factor: (*(w / factor for w in weights[:2]), weights[2] * factor, *weights[3:]),
 ]
+fit_law = [line_by_sums, line_of_logarithms]

@@ -49,6 +49,22 @@ def limit_by_a_loop(step, without):
     return name
 
 
+def split_by_gpu_seconds(small, large):
+    cost = [run["seconds"] * run["gpus"] for run in (small, large)]
+    per_gpu = [run["examples_per_second"] / run["gpus"] for run in (small, large)]
+    factors = np.array([small["examples"] / large["examples"], per_gpu[1] / per_gpu[0]])
+    total = cost[0] / cost[1]
+    return np.array([total, *factors, total / factors.prod()])
+
+
+def split_by_speed_up(small, large):
+    times_gpus = large["gpus"] / small["gpus"]
+    total = small["seconds"] / large["seconds"] / times_gpus
+    statistical = 1 / (large["examples"] / small["examples"])
+    hardware = large["examples_per_second"] / small["examples_per_second"] / times_gpus
+    return [total, statistical, hardware, total / statistical / hardware]
+
+
 fit_link = [fit_by_least_squares, fit_by_sums]
 ring_time = [
     ring_by_a_loop,
@@ -76,3 +92,4 @@ hours_to_goal = [
     lambda rate, batch, s, c: s * (batch + c) / rate / 3600,
     lambda rate, batch, s, c: math.ceil(s * (1 + c / batch)) / (rate * 3600 / batch),
 ]
+split_efficiency = [split_by_gpu_seconds, split_by_speed_up]
