@@ -57,6 +57,7 @@ class Watch:
         self.planned: int | None = None  # steps that `fit` makes in total
         self.taped = False  # there has been a DistributedGradientTape
         self.taped_at: int | None = None  # the line that has asked a tape for gradients last
+        self.clipped_at: int | None = None  # the line of TensorFlow's last clipping
         # identity of a variable of TensorFlow -> gradients of it that no optimizer has got yet
         self.local: dict[int, list] = {}
         self.sketched: Any = None  # variable with the sketches of the last step of `fit`

@@ -55,6 +55,7 @@ WATCHED = {
     "tensorflow.python.autograph.pyct.transpiler": tensorflow.translations,
     "tensorflow.python.data.ops.dataset_ops": tensorflow.data,
     "tensorflow.python.eager.backprop": tensorflow_gradients.tapes,
+    "tensorflow.python.ops.clip_ops": tensorflow_gradients.clips,
     "tensorflow.python.saved_model.save": tensorflow.saved_models,
     "sklearn.model_selection": sklearn.watch,
     "keras": keras.watch,

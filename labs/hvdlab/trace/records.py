@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import dataclass_transform
+from typing import ClassVar, dataclass_transform
 
 Loops = list[list[int]]  # [line, round] of the loops that are running, the outermost first
 Stack = list[int]  # lines of the script that have led here, the outermost first
@@ -246,8 +246,9 @@ class Step(Record):
 
 
 class Clip(Record):
-    """Gradients were changed while Horovod averages them, by this function."""
+    """Gradients were changed by this function, while Horovod averages them or in a hook before that."""
 
+    HOOK: ClassVar[str] = "a hook of a parameter"
     what: str
 
 

@@ -77,9 +77,17 @@ def test_a_sum_of_the_gradients_is_a_factor_too(rate, total, loss, reduces, want
     assert named(changed(events, "wrap", reduces=reduces), facts(), alone()) == wanted
 
 
-def test_the_rate_of_adadelta_is_not_judged(facts):
-    events = changed(run(rate=rates(1.0)), "optimizer", name="Adadelta")
-    assert named(events, facts(), alone(rate=rates(1.0))) == []
+def test_the_rate_of_rprop_is_not_judged(facts):
+    events = changed(run(rate=rates(0.1)), "optimizer", name="Rprop")
+    assert named(events, facts(), alone(rate=rates(0.1))) == []
+
+
+@pytest.mark.parametrize("rate, wanted", [(0.002, []), (0.001, [("rate-unscaled", 3)])])
+@pytest.mark.parametrize("name", ["AdamW", "Adadelta", "LAMB"])
+def test_a_sum_is_no_factor_where_steps_do_not_grow_with_the_gradient(name, rate, wanted, facts):
+    events = run(rate=rates(rate), gradient=sketched(2))
+    events = changed(changed(events, "wrap", reduces="Sum"), "optimizer", name=name)
+    assert named(events, facts(), alone(rate=rates(0.001))) == wanted
 
 
 def test_a_run_that_loads_what_the_other_one_has_saved_is_not_compared(facts):

@@ -152,6 +152,7 @@ def _step_outside_fit(
     eager = tf is None or tf.executing_eagerly()
     end = _squares(variables)
     line, taped_at = watch.line(), watch.taped_at  # that build the graph
+    clipped_at, watch.clipped_at = watch.clipped_at, None
 
     def note(sketched: Any, *squares: Any) -> None:
         if not watch.writes:
@@ -164,7 +165,7 @@ def _step_outside_fit(
             line=line,
             **facts(optimizer),
             weights=norms[len(start) :],
-            gradient=as_event(np.asarray(sketched)),
+            gradient=as_event(np.asarray(sketched), clipped_at),
             taped_at=taped_at,
         )
 

@@ -37,6 +37,19 @@ def tapes(module: ModuleType, watch: Watch) -> None:
     module.GradientTape.gradient = noting_gradient
 
 
+def clips(module: ModuleType, watch: Watch) -> None:
+    """Keep the line that clips, for a finding about gradients that were changed before their average."""
+    for name in "clip_by_global_norm", "clip_by_norm", "clip_by_value":
+        clip = getattr(module, name)
+
+        @functools.wraps(clip)
+        def noting_clip(*arguments: Any, clip: Any = clip, **options: Any) -> Any:
+            watch.clipped_at = watch.line() or watch.clipped_at
+            return clip(*arguments, **options)
+
+        setattr(module, name, noting_clip)
+
+
 def sketches(gradients: list[Any], variables: list[Any], watch: Watch) -> Any:
     """Return the sketches of what an optimizer uses and of what the rank has computed for it.
 
@@ -72,10 +85,14 @@ def keep(sketched: Any, watch: Watch) -> None:
     watch.sketched.assign(sketched)
 
 
-def as_event(sketched: np.ndarray) -> dict[str, Any]:
-    """Return the sketches of a step as its event contains them."""
+def as_event(sketched: np.ndarray, changed: int | None = None) -> dict[str, Any]:
+    """Return the sketches of a step as its event contains them.
+
+    Args:
+        changed: line that has clipped gradients. Default: none.
+    """
     used, local = (row.tolist() if row.any() else None for row in sketched)
-    return {"used": used, "local": local, "changed": None}
+    return {"used": used, "local": local, "changed": changed}
 
 
 def _here(tf: ModuleType, tensor: Any) -> bool:

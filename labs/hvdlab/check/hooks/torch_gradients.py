@@ -16,6 +16,7 @@ from hvdlab.trace import records
 NUMBERS = 16  # of a sketch: more than ranks, so that their parts of a gradient can be told apart
 SKETCHED = 8  # steps
 WIDTH = 1024  # columns into which a tensor is added up before the signs
+HOOK = records.Clip.HOOK
 ASSIGNS = ("__itruediv__", "__imul__", "__iadd__", "__isub__", "__setitem__")
 
 
@@ -39,6 +40,7 @@ class Gradients:
         self.weights: set[int] = set()  # addresses of weights that were sent
         self.sent = False  # whether changes of them are looked for, and not of gradients
         self.mode = self._mode(torch)
+        self._watch_hooks(torch.Tensor)
 
     @property
     def looks(self) -> bool:
@@ -130,6 +132,29 @@ class Gradients:
                 return function(*args, **(kwargs or {}))
 
         return Changes()
+
+    def _watch_hooks(self, tensor: type) -> None:
+        """Note hooks of parameters that clip: twice the gradient gives them another result than twice."""
+        register = tensor.register_hook
+
+        @functools.wraps(register)
+        def noting_register(weight: Any, hook: Callable) -> Any:
+            line = self.watch.line()
+            if line is None or not (weight.is_leaf and weight.requires_grad):
+                return register(weight, hook)
+
+            @functools.wraps(hook)
+            def watched_hook(gradient: Any) -> Any:
+                result = hook(gradient)
+                if self.looks and result is not None:
+                    twice = hook(2 * gradient)
+                    if twice is not None and not self.torch.allclose(twice, 2 * result):
+                        self.watch.note(records.Clip, line, what=HOOK)
+                return result
+
+            return register(weight, watched_hook)
+
+        tensor.register_hook = noting_register
 
     def note_in_place(self, changed: Any, what: str) -> None:
         """Note that a function changes tensors, if gradients, or weights, are among them."""

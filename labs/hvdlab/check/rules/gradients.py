@@ -43,13 +43,16 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
 
 def changing(run: Run, facts: Facts) -> Iterator[Finding]:
     """Yield a finding about gradients that are changed while Horovod averages them."""
-    for event in run.all(records.Clip):
-        yield finding(
-            "clip-before-average",
-            event.line,
+    for event in run.all(records.Clip) if run.rank0(records.Wrap) else ():
+        seen = (
             "This changes the gradients while Horovod's all-reduce of them runs, which `backward` has "
-            "started. So changed and unchanged gradients are averaged, or the average overwrites the change.",
+            "started. So changed and unchanged gradients are averaged, or the average overwrites the change."
         )
+        if event.what == records.Clip.HOOK:
+            seen = (
+                "This hook clips the gradient of each rank during `backward`, before the average."
+            )
+        yield finding("clip-before-average", event.line, seen)
         return
 
 
