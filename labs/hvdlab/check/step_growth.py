@@ -66,7 +66,8 @@ def growth(run: Run, number: int | None) -> Growth | None:
     first = run.steps(number)[0][0]
     rates = one[0], all_ranks[0]
     batch = _batch(run, number)
-    line = first.rate_line or run.line(records.Wrap) or run.line(records.Optimizer)
+    made = run.rank0(records.Optimizer)
+    line = first.rate_line or (made[0].line if len(made) == 1 else run.line(records.Wrap))
     return Growth(ratio * total * loss, line, loss, first.backward, rates, total, batch)
 
 
