@@ -177,7 +177,7 @@ def _message(one: Sent, now: list[Sent], old: list[float], new: list[float]) -> 
         elif holds == [sum(each) for each in zip(held, *same, strict=False)]:
             effect = f"adds it to {where}" if wrong else "adds it"
     values = f"value{'s'[: length - 1]} {_text(one.values)}"
-    what = _chunk(start, length, len(old))
+    what = ("its " if length == len(old) else "") + _chunk(start, length, len(old))
     message = Message(one.sender, one.receiver, start, into, length, _text(one.values), wrong)
     return message, (
         f"Rank {one.sender} sends {what} ({values}) to rank {one.receiver}, which {effect}"

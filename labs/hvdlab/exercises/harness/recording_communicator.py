@@ -103,7 +103,7 @@ def _pieces(frame: FrameType, sent: np.ndarray | None, length: int) -> list[np.n
         pieces = [value] if isinstance(value, np.ndarray) else value
         if isinstance(pieces, list | tuple) and all(isinstance(p, np.ndarray) for p in pieces):
             if sum(piece.size for piece in pieces) == length:
-                found.append(list(pieces))
+                found.append(pieces)  # the list itself: its items may be replaced
     if sent is None:
         return []
     sharing = [pieces for pieces in found if any(np.shares_memory(p, sent) for p in pieces)]
