@@ -1,13 +1,14 @@
 """The player of steps in Chromium: keys, words for screen readers, a phone, dark and light, no network."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hvdlab.course.player import Message, Player, Step
+from hvdlab.course.player import TEMPLATE, Message, Player, Step
 from hvdlab.exercises.lab04_ring_player import show_deadlock
 from hvdlab.launch import TimeUp
 from hvdlab.launch.local import Place
@@ -43,7 +44,9 @@ pytestmark = [
 def page_of(name: str) -> str:
     """Return the page of a right ring, of a wrong one, or of a deadlock."""
     if name == "right":
-        return RING.read_text(encoding="utf-8")
+        steps = re.search("const PLAYER = .*", RING.read_text(encoding="utf-8"))[0]
+        template = TEMPLATE.read_text(encoding="utf-8")
+        return template.replace("const PLAYER = null; // STEPS", steps)
     if name == "wrong":
         return Player("A <wrong> ring", (WRONG, WRONG), (0, 1, 2)).page()
     places = tuple(Place(rank, "is in `comm.Send`", CODE, 1) for rank in range(2))

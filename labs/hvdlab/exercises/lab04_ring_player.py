@@ -99,22 +99,27 @@ class Sent:
 def rounds_of(calls: list[list[dict]]) -> tuple[list[Sent], list[list[int]]]:
     """Return the messages, and for each rank the round of each of its calls.
 
-    A message belongs to the round after the last one of which its sender took part before.
+    A message belongs to the round after the last one in which its sender took part before. The last line of a
+    rank is its end, or a call that did not end. Such a call may have sent its message all the same.
     """
     sent, rounds, under_way = [], [[] for _ in calls], defaultdict(deque)
 
     def walk(rank: int) -> Iterator[None]:
         now = 0
         for line in calls[rank]:
-            if line["to"] is not None:
+            ended = line is not calls[rank][-1]
+            if line.get("to") is not None:
                 now += 1
-                sent.append(Sent(now, rank, line["to"], line["start"], line["values"]))
-                under_way[rank, line["to"]].append(now)
-            if line["source"] is not None:
+                one = Sent(now, rank, line["to"], line["start"], line["values"])
+                under_way[rank, one.receiver].append(one)
+                sent.extend([one] * ended)
+            if ended and line["source"] is not None:
                 while not (arrived := _arrived(under_way, rank, line["source"])):
                     yield  # until its sender has sent
-                now = max(now, arrived.popleft())
-            rounds[rank].append(now)
+                one = arrived.popleft()
+                now = max(now, one.round)
+                sent.extend([one] * (one not in sent))
+            rounds[rank].extend([now] * ended)
 
     walks = [walk(rank) for rank in range(len(calls))]
     for _ in range(1 + sum(map(len, calls))):
@@ -135,10 +140,7 @@ def steps_of(calls: list[list[dict]], ended: LaunchError | None = None) -> list[
     Args:
         ended: the error that ended the ranks. None if all have returned.
     """
-    done = [
-        of_rank[:-1] for of_rank in calls
-    ]  # the last line is the end, or a call that did not end
-    sent, rounds = rounds_of(done)
+    sent, rounds = rounds_of(calls)
     count = max((one.round for one in sent), default=0)
     before = [values_of(rank).tolist() for rank in range(len(calls))]
     holds = tuple(f"Rank {rank} holds {_text(values)}." for rank, values in enumerate(before))

@@ -184,19 +184,28 @@ def test_an_error_is_the_last_step_and_a_stub_raises_its_own():
         show_ring(stub)
 
 
+END = {"array": [], "returned": [1.0]}
+
+
 def line(to=None, source=None):
     return {"to": to, "source": source, "start": 0, "values": [1.0]}
 
 
 def test_a_message_belongs_to_the_step_after_all_that_its_sender_knows():
-    root = [line(source=1), line(source=-1), line(to=1), line(to=2)]
-    other = [line(to=0), line(source=0)]
+    root = [line(source=1), line(source=-1), line(to=1), line(to=2), END]
+    other = [line(to=0), line(source=0), END]
     sent, rounds = rounds_of([root, other, other])
     assert [(s.round, s.sender, s.receiver) for s in sent] == [
         (1, 1, 0), (1, 2, 0), (2, 0, 1), (3, 0, 2)
     ]  # fmt: skip
     assert rounds == [[1, 1, 2, 3], [1, 2], [1, 3]]
-    sent, rounds = rounds_of([[line(source=1)], [line(source=0)]])  # both wait
+
+
+def test_a_call_that_did_not_end_has_sent_its_message_if_it_arrived():
+    waits = line(to=1, source=1)
+    sent, rounds = rounds_of([[waits], [line(source=0), END]])
+    assert [(s.round, s.sender) for s in sent] == [(1, 0)] and rounds == [[], [1]]
+    sent, rounds = rounds_of([[waits], [line(to=0)]])
     assert sent == [] and rounds == [[], []]
 
 
