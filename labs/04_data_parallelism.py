@@ -801,7 +801,7 @@ exercises.check_ring_all_reduce(ring_all_reduce)
 
 # %% [markdown]
 # The next cell records the messages of *your* ring on four ranks and shows them step by step. Use the slider,
-# the buttons or the arrow keys. It also works while your ring is still wrong: a red arrow shows a chunk that
+# the buttons or the arrow keys. It also works while your ring is still wrong: a slanted arrow shows a chunk that
 # was added to another chunk. If your ring ends in a deadlock, the last step shows the line in which each rank
 # waits.
 
