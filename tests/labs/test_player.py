@@ -169,7 +169,7 @@ def test_a_deadlock_shows_the_line_of_each_rank_side_by_side(visit):
 
 @pytest.mark.parametrize("name", ["right", "wrong", "deadlock"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1000])
+@pytest.mark.parametrize("width", [390, 564, 1000])
 def test_a_page_fits_and_is_accessible(visit, name, scheme, width):
     page = visit(
         page_of(name),
@@ -181,6 +181,10 @@ def test_a_page_fits_and_is_accessible(visit, name, scheme, width):
     assert light == (scheme == "light")
     for _ in range(3):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        sizes = page.locator("svg text").evaluate_all(
+            "all => all.map(e => parseFloat(getComputedStyle(e).fontSize) * e.getCTM().a)"
+        )
+        assert min([12, *sizes]) >= 12
         inside = "all => all.every(e => e.getBoundingClientRect().right <= innerWidth)"
         assert page.locator("svg *, pre, li").evaluate_all(inside)
         found = axe.Axe().run(page)

@@ -96,14 +96,11 @@ class Player:
         Path(path).write_text(self.page(), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        """Return a frame whose script has no access to the notebook."""
-        height = (
-            "clamp(540px, calc(1150px - 100vw), 780px)"
-            if self.chunks
-            else "clamp(360px, calc(950px - 100vw), 560px)"
-        )
-        style = f"width:100%;height:{height};border:0"
+        """Return a frame whose script has no access to the notebook. It is higher where it is narrow."""
+        low, high = (560, 800) if self.chunks else (460, 740)
+        height = f"height:{high}px;height:clamp({low}px, (551px - 100cqw) * 999, {high}px)"
         return (
-            f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts" style="{style}" '
-            f'srcdoc="{html.escape(self.page())}"></iframe>'
+            f'<div style="container-type:inline-size"><iframe title="{html.escape(self.title)}" '
+            f'sandbox="allow-scripts" style="width:100%;max-width:1000px;border:0;{height}" '
+            f'srcdoc="{html.escape(self.page())}"></iframe></div>'
         )
