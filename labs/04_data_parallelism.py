@@ -41,6 +41,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab04_data_parallelism as exercises
 from hvdlab.exercises import lab04_rank_functions as rank_exercises
+from hvdlab.exercises.lab04_ring_player import show_deadlock, show_ring
 from hvdlab.launch import TimeUp, call, environment, mpirun_command, run
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
@@ -391,9 +392,11 @@ try:
     call(both_send_first, 131_072, ranks=2, timeout=5)  # 1 MB
 except TimeUp as error:
     print(error)
+    ended = error
+show_deadlock(ended)
 
 # %% [markdown]
-# The message names the line in which each rank waits. There are three correct solutions:
+# The message and the picture show the line in which each rank waits. There are three correct solutions:
 #
 # * **order**: one rank sends first, and the other one receives first;
 # * `comm.Sendrecv(out, dest=k, recvbuf=into, source=j)`, which does both at the same time;
@@ -797,31 +800,18 @@ def ring_all_reduce(comm, values):
 exercises.check_ring_all_reduce(ring_all_reduce)
 
 # %% [markdown]
-# Look at the messages of your ring. `Counting` is a communicator that counts bytes and keeps every message.
-# The numbers are those of the cell about collectives, so each message shows what was added. A row of the
-# table is what one rank *sends*, step by step.
+# The next cell records the messages of *your* ring on four ranks and shows them step by step. Use the slider,
+# the buttons or the arrow keys. It also works while your ring is still wrong: a slanted arrow shows a chunk that
+# was added to another chunk. If your ring ends in a deadlock, the last step shows the line in which each rank
+# waits.
 
-
-# %% tags=["folded"]
-def messages_of_the_ring(comm):
-    from hvdlab.exercises.harness.counting_communicator import Counting
-
-    counting = Counting(comm)
-    ring_all_reduce(counting, 2 ** (4 * np.arange(comm.size) + comm.rank))
-    return [message.tolist() for message in counting.messages]
-
-
-sent = call(messages_of_the_ring, ranks=4, uses=(ring_all_reduce,))
-steps = [f"{phase} {step}" for phase in ("reduce-scatter", "all-gather") for step in range(3)]
-pd.DataFrame(
-    [[name_of(number) for (number,) in messages] for messages in sent],
-    index=[f"rank {rank} sends" for rank in range(4)],
-    columns=steps,
-)
+# %%
+show_ring(ring_all_reduce)
 
 # %% [markdown]
-# In the first phase the entries grow: `a0`, then `a30`, which is the sum of the chunks a of ranks 3 and 0,
-# then a sum of three. In the second phase every entry is a complete sum, marked Σ, on its way round the ring.
+# Rank $r$ begins with 1, 2, 3 and 4 times $10^r$, so the digits of a value show whose values it contains. In
+# the first phase the values that are sent grow. For example, 1 becomes 11 and then 111 on its way. In the
+# second phase every value is a complete sum, such as 1111, and replaces what was there.
 #
 # ## Bytes of an all-reduce
 #

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hvdlab.launch.local import LaunchError, TimeUp
+from hvdlab.launch.local import LaunchError, Place, TimeUp
 from hvdlab.launch.script_on_ranks import run
 
 if TYPE_CHECKING:
@@ -194,23 +194,28 @@ def _explained(error: LaunchError, script: Path, ranks: int, timeout: float) -> 
         where = f", in `{found['line']}`" if found["line"] else ""
         return LaunchError(f"{name} failed on rank {rank} of {ranks}{where}: {says}")
     if isinstance(error, TimeUp):
-        where = "; ".join(f"rank {rank} {_state(script, rank)}" for rank in range(ranks))
-        return TimeUp(f"{name} on {ranks} ranks did not end within {timeout:g} s: {where}.")
+        places = tuple(_place(script, rank) for rank in range(ranks))
+        where = "; ".join(f"rank {place.rank} {place.state}" for place in places)
+        return TimeUp(f"{name} on {ranks} ranks did not end within {timeout:g} s: {where}.", places)
     return error
 
 
-def _state(script: Path, rank: int) -> str:
-    """Return what a rank was doing shortly before the time limit, read from the stack that it wrote."""
+def _place(script: Path, rank: int) -> Place:
+    """Return where a rank was shortly before the time limit, read from the stack that it wrote."""
     if script.with_name(f"{rank}.json").exists():
-        return "is done"
+        return Place(rank, "is done")
     try:
         stack = script.with_name(f"{rank}.stack").read_text(encoding="utf-8")
     except OSError:
-        return "did not start"
+        return Place(rank, "did not start")
     at = re.search(rf'{re.escape(script.name)}", line (\d+)', stack)
     if not at:
-        return "runs"
-    line = script.read_text(encoding="utf-8").splitlines()[int(at[1]) - 1].strip()
+        return Place(rank, "runs")
+    lines, number = script.read_text(encoding="utf-8").splitlines(), int(at[1]) - 1
+    line = lines[number].strip()
     if line.startswith(("import ", "from ")):  # it has not called the function's own code yet
-        return f"did not start: it is still in `{line}`"
-    return f"is in `{line}`"
+        return Place(rank, f"did not start: it is still in `{line}`")
+    first = next((n for n in range(number, -1, -1) if lines[n].startswith("def ")), number)
+    end = next((n for n in range(number + 1, len(lines)) if re.match(r"\S", lines[n])), len(lines))
+    code = "\n".join(lines[first:end]).rstrip().splitlines()
+    return Place(rank, f"is in `{line}`", tuple(code), number - first)

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from hvdlab import HvdlabError
@@ -28,8 +29,33 @@ class LaunchError(HvdlabError):
     """Ranks failed or did not end. The message is one sentence, then the last lines that they printed."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a rank was shortly before the time limit.
+
+    Attributes:
+        rank: its number.
+        state: for example "is in `comm.Recv(received, source=0)`" or "did not start".
+        code: the lines of the function in which it was, () if that is not known.
+        line: index in `code` of the line that it was executing. None if that is not known.
+    """
+
+    rank: int
+    state: str
+    code: tuple[str, ...] = ()
+    line: int | None = None
+
+
 class TimeUp(LaunchError):
-    """Ranks did not end within the time limit."""
+    """Ranks did not end within the time limit.
+
+    Attributes:
+        places: where each rank was, if `call` started them.
+    """
+
+    def __init__(self, message: str, places: tuple[Place, ...] = ()) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 def mpirun_command(ranks: int, script: str | Path, *arguments: str) -> list[str]:
