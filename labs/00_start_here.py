@@ -67,9 +67,11 @@
 #
 # Labs 1 to 3 explain the foundations: what training costs, gradient descent, and batches. If you have trained a
 # network before, you know a part of this. Below the heading of each section a line says how many minutes it
-# takes, and whether it is *Core* or *Optional*. The later labs build on the core sections. There are two
-# exceptions: lab 6 uses *Hessian and its eigenvalues* of lab 2 in one derivation, and lab 7 quotes the result of
-# *Edge of stability*.
+# takes, and whether it is *Core* or *Optional*. Other optional sections are in notebooks of their own, for lab 1
+# in [Learning curves and large models](01_more_learning_curves.ipynb) and for lab 3 in [Time budgets and loss
+# surfaces](03_more_loss_surfaces.ipynb). The later labs build on the core sections. There are two exceptions:
+# lab 6 uses *Hessian and its eigenvalues* of lab 2 in one derivation, and lab 7 quotes the result of *Edge of
+# stability*.
 #
 # * **The [entry test](00_test_and_bridge.ipynb)** has 17 questions and takes about five minutes. It marks each
 #   section as *skip*, *skim* or *do*. The marks are advice, and no section is locked.
