@@ -384,6 +384,6 @@ print("curvature of 2 w^2:", curvature(2 * w**2, distance=0.5))
 # * Lab 2, *Hessian and its eigenvalues*: the matrix of the second derivatives of the loss. Its eigenvalues are the
 #   curvatures in the directions of its eigenvectors.
 # * Lab 3, *Noise ball*: the variance $C / B$ of the gradient of a batch of $B$ examples.
-# * Lab 3, *Skip connections*: the fraction of the points at which a loss bends downwards.
+# * Lab 3, *Skip connections* in the optional notebook: the fraction of the points at which a loss bends downwards.
 #
 # Next: [Lab 1: Why many GPUs](01_why_many_gpus.ipynb), or back to [the start page](00_start_here.ipynb).

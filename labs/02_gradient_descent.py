@@ -8,9 +8,8 @@
 # with it, and training on many GPUs means to compute the same step on many devices.
 #
 # In this lab you apply gradient descent to the smallest useful model, a straight line with two parameters.
-# With two parameters you can draw everything, check the result with a formula, and predict at which step
-# size the method fails. The last section repeats the most important experiment with a network, and shows
-# which rule still holds there and which one does not.
+# With two parameters you can draw everything, and predict at which step size the method fails. The last
+# section repeats the most important experiment with a network.
 #
 # **After this lab you can**
 #
@@ -410,9 +409,8 @@ with interactive(
 #
 # ![Three copies of the same parabola. With the small learning rate 0.1 the points approach the minimum from one side. With 0.9 they jump from side to side and still come closer. With 1.1, above the limit 1, each jump ends higher than the one before.](pictures/learning_rate_limit.svg)
 #
-# The cause is that the gradient is a local slope. It says how the loss changes close to the current point. A
-# long step leaves the region in which this slope is valid and jumps over the minimum. If it is more than
-# twice as long as the way to the minimum, it lands at a place that is higher than before.
+# The cause is that the gradient is a local slope. A long step leaves the region in which this slope is valid and
+# jumps over the minimum.
 #
 # ### Prediction: the largest learning rate
 #
@@ -420,8 +418,8 @@ with interactive(
 #
 # Our loss has two parameters. Suppose for a moment that $b$ stays fixed and only $w$ is trained. The first
 # derivative is $2\,\overline{e x}$, where the bar means the average over the examples. The second derivative
-# is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. With both parameters the limit is close to the one
-# for $w$ alone, and the next section says why. What is the limit, about?
+# is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. What is the limit of the learning rate, about? The
+# limit for both parameters together is almost the same. The next section shows how to compute it.
 
 # %%
 print(f"mean of the squares of x: {np.mean(x**2):.1f}")
@@ -612,9 +610,8 @@ describe(
 # times the limit diverges on all ten. So the loss gives no warning: the best learning rates of this long
 # valley lie just below the limit.
 #
-# The curve for ten steps turns upwards a little earlier than the limit. There the factor $1 - \eta
-# \lambda_{\max}$ is close to $-1$, so the oscillation across the valley shrinks very slowly, and ten steps
-# are too few for it.
+# The curve for ten steps turns upwards a little earlier than the limit, because the oscillation across the
+# valley shrinks very slowly there.
 #
 # ## Oscillation and divergence
 #
@@ -655,13 +652,10 @@ describe(
 
 # %% [markdown]
 # **What the result means.** Both descents jump from one side of the valley to the other, along the
-# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. Below the limit
-# each jump is 0.94 times as long as the one before: at 0.97 times the limit $\eta \lambda_{\max} = 0.97 \cdot
-# 2$, and $1 - 1.94 = -0.94$. Above it each jump is 1.06 times as long. The loss itself does not jump, because
-# it depends on the distance from the minimum and not on the side. Above the limit it rises with every step.
-# **A loss that grows in every step is the sign of a learning rate that is too large.** Parameters that jump
-# from side to side show that the limit is near. If the loss of a network keeps growing, reduce the learning
-# rate first.
+# eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. At 0.97 times the
+# limit each jump is 0.94 times as long as the one before. At 1.03 times the limit it is 1.06 times as long, and
+# the loss rises with every step. **A loss that grows in every step is the sign of a learning rate that is too
+# large.** Then reduce the learning rate first.
 #
 # ## Condition number
 #
@@ -762,10 +756,8 @@ centring = workbook.predict(2, None, reason=None)
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
 # the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
-# With the best learning rate both directions shrink alike, so during this descent the loss above its minimum
-# is proportional to the square of the distance. For example, a loss that is 10,000 times closer to its
-# minimum needs a distance that is 100 times smaller. The cell therefore asks for the square root of the
-# reduction of the loss.
+# With the best learning rate the loss above its minimum is proportional to the square of the distance. So the
+# cell asks for the square root of the reduction of the loss.
 
 
 # %%
@@ -805,18 +797,15 @@ describe(
 # Centring reduces the condition number from 151 to 8.2 and the number of steps from 464 to 26. The limit of
 # the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
 # Normalised inputs make the bowl round, and a single step with the learning rate 0.5 reaches the minimum.
-# Your formula agrees with the counted steps exactly, because with two parameters and the best learning rate
-# both directions shrink by the same factor. With more parameters the directions between the steepest and the
-# flattest one shrink faster, and then the formula gives an upper bound of the number of steps.
+# Your formula agrees with the counted steps exactly, because both directions shrink by the same factor. With
+# more than two parameters some directions shrink faster, and the formula gives an upper bound.
 #
-# If you predicted "larger", your reason was probably that smaller inputs make the bowl flatter. If you
-# predicted "same" or "smaller", remember that the largest eigenvalue decides. It contains the mean of the
-# squares of $x$, and inputs with a mean far from zero have large squares.
+# If you predicted "same" or "smaller", remember that the largest eigenvalue contains the mean of the squares of
+# $x$. Inputs with a mean far from zero have large squares.
 #
 # This is why the inputs of networks are normalised, for example the pixels of images. *Batch normalisation*
-# (lab 7) does the same with the values inside a network, and its effect on the shape of the loss surface is
-# one reason why it helps. Optimizers such as Adam attack the same problem in another way, because they give
-# each parameter a learning rate of its own.
+# (lab 7) does the same with the values inside a network. Adam (lab 7) instead gives each parameter its own
+# learning rate.
 
 # %% tags=["folded"]
 some = (slice(None), [0.1, 0.5, 0.9, 1.1])  # all inputs, four ratios
@@ -942,33 +931,29 @@ compare(*by_end, by=["ratio", "step"], value="loss")
 # times the value at the start all five trainings diverged in their first ten steps. But you cannot compute it
 # from the Hessian at the start. In practice it is found by trying learning rates.
 #
-# One rule holds for the network without a change: a learning rate far above $2 / \lambda_{\max}$ makes the
-# loss grow in every step, and the remedy is a smaller learning rate.
+# One rule holds for the network as well: a learning rate far above $2 / \lambda_{\max}$ makes the loss grow in
+# every step.
 
 # %% [markdown]
 # ## Summary
 #
 # *Core, 2 minutes.*
 #
-# * A model is a function with parameters, and the loss measures how bad they are. The gradient of the loss
-#   points in the direction in which the loss grows fastest.
-# * Gradient descent repeats one step: it subtracts the gradient, multiplied by the learning rate, from the
-#   parameters.
+# * The gradient of the loss points in the direction in which the loss grows fastest. Gradient descent subtracts
+#   the gradient, multiplied by the learning rate, from the parameters, again and again.
 # * Along each eigenvector of the Hessian one step multiplies the distance from the minimum by
 #   $1 - \eta\lambda$. Therefore the descent on a quadratic loss converges only for
 #   $\eta < 2 / \lambda_{\max}$. In the experiment 0.98 times this limit converged and 1.02 times diverged, on
 #   ten of ten data sets.
-# * In a network $\lambda_{\max}$ changes during training. It rises until it is about $2 / \eta$ and stays there
-#   while the loss still falls (edge of stability). Three times the limit at the start reached a lower loss than
-#   half of it, and six times diverged.
-# * A loss that keeps growing is the sign of a learning rate that is too large.
+# * In a network $\lambda_{\max}$ rises during training until it is about $2 / \eta$, and the loss still falls
+#   (edge of stability). Three times the limit at the start reached a lower loss than half of it, and six times
+#   diverged.
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
 # * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
 #   normalisation to 1.
-# * A loss that has stopped changing does not prove that the parameters have reached the minimum: along a flat
-#   direction the steps are small far away from it. Compute the number of steps from $\kappa$, let the descent
-#   run twice as long, or compare with a direct solution.
+# * A loss that has stopped changing does not prove that the parameters have reached the minimum, because along a
+#   flat direction the steps are small. Let the descent run twice as long, or compare with a direct solution.
 #
 # **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many
 # steps does your test stop it, and why? With what could you compare the change of the loss instead?

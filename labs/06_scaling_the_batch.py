@@ -635,9 +635,8 @@ describe(
 # times more images per second than with 16. In the middle panel the time does *not* follow. A run with 2,048
 # images reads 12 times more images than a run with 16, so it takes longer although it is faster per image:
 # every reference run with 2,048 images (1.4 to 2.1 s) was slower than every run with a smaller batch (at most
-# 1.2 s). These seconds are only approximate, because another process used part of the two cores during the
-# measurement. So the figure cannot tell which of the
-# batches from 16 to 512 is the fastest.
+# 1.2 s). Another process used part of the two cores during the measurement, so the figure cannot tell which of
+# the batches from 16 to 512 is the fastest.
 #
 # ## Exercise 5: A batch for a deadline and a price
 #
@@ -712,11 +711,10 @@ print(f"your choice for 240 s: {decision}")
 # %% [markdown]
 # With 15 minutes a single rank is the cheapest (batch 16, 0.72). With four minutes the answer is batch 128 on
 # eight ranks: 209 s for 1.40. A defence can go like this: "128 is the smallest batch that meets the deadline.
-# It lies below the critical batch of 190, so each doubling up to here saved more than a third of the steps, and
-# the cost rose only from 0.72 to 1.40. Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It
-# would finish after 149 s, but nothing requires that." Three minutes need batch 256 on 16 ranks. For two
-# minutes there is no answer, because the number of steps has a minimum and the communication grows with the
-# ranks. Only another algorithm or faster ranks would help.
+# It lies below the critical batch of 190, so each doubling up to here saved more than a third of the steps.
+# Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It would finish after 149 s, but nothing
+# requires that." Three minutes need batch 256 on 16 ranks. For two minutes there is no answer, because the
+# number of steps has a minimum and the communication grows with the ranks.
 #
 # ## Generalisation gap
 #
@@ -730,11 +728,10 @@ print(f"your choice for 240 s: {decision}")
 # [Keskar et al. (2017)](https://arxiv.org/abs/1609.04836) explain it with the noise of small batches, which
 # pushes the weights out of sharp minima. Our reference run with batches of 64 and 500 found a gap of 0.24
 # percentage points with a *standard error* of 0.16 (n = 10). The standard error is the standard deviation of
-# the differences divided by $\sqrt n$. A gap below twice this value may be no gap at all, and with a single
-# seed the run could have "shown" the opposite. [Shallue et al.](https://arxiv.org/abs/1811.03600) found no gap
-# once the learning rate and the number of steps of each batch are tuned. The optional notebook
-# [The generalisation gap](06_more_generalisation_gap.ipynb) makes the experiment, and shows pictures of both
-# minima. No later lab needs it.
+# the differences divided by $\sqrt n$. A gap below twice this value may be no gap at all. [Shallue et
+# al.](https://arxiv.org/abs/1811.03600) found no gap once the learning rate and the number of steps of each
+# batch are tuned. The optional notebook [The generalisation gap](06_more_generalisation_gap.ipynb) makes the
+# experiment. No later lab needs it.
 #
 # ## The law in a data centre
 #
@@ -881,8 +878,8 @@ pd.DataFrame(rows).set_index("network").round(1)
 #
 # ## Summary
 #
-# * Throughput has hardly a limit: 27,360 GPUs worked with an efficiency of 90.7 %. The limit of the batch
-#   comes from the number of steps and from the accuracy.
+# * Throughput has hardly a limit. The limit of the batch comes from the number of steps and from the accuracy.
+#
 # * The steps to a goal show three regimes: perfect scaling, diminishing returns, and a minimum that no batch
 #   can undercut. In our measurements a batch that is 128 times larger needed 11 times fewer steps.
 # * The gradient noise scale $B_\text{simple} = \operatorname{tr}\Sigma / |G|^2$ can be computed from the gradient
@@ -890,12 +887,10 @@ pd.DataFrame(rows).set_index("network").round(1)
 # * The law of steps follows from $B_\text{noise} = \operatorname{tr}(H\Sigma) / (G^T H G)$, which is
 #   $B_\text{simple}$ only if all directions are equally steep. Both predict the order of magnitude of the
 #   critical batch size: we measured 152 and 91, and fitted 190 images.
-# * Well below the critical batch, doubling the ranks nearly halves the time at nearly the same cost. At the
-#   critical batch it saves a quarter of the steps and costs half as much again. Well above it, additional
-#   ranks cost money and save almost no time.
+# * Well below the critical batch, doubling the ranks nearly halves the time at nearly the same cost. Well above
+#   it, additional ranks cost money and save almost no time.
 # * Tune the learning rate of every batch before you compare batches, and compare steps to a goal instead of
 #   epochs.
-# * With the same epochs a large batch may generalise a little worse.
 # * Epochs over the batch are a straight line. ResNet-50 on ImageNet has a critical batch of 47,100 images.
 #
 # **Calculator:** the page `labs/calculators/batch.html` computes steps, hours and GPU hours for any batch

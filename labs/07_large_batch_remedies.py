@@ -110,11 +110,9 @@ def train(seed, schedule, batch_size, epochs, every=None, **options):
 # then $\eta$ must become $\sqrt k\, \eta$, because $(\sqrt k\, \eta)^2 / (k B) = \eta^2 / B$. For example,
 # with $k = 16$ the linear rule turns 0.01 into 0.16, and the square-root rule turns it into 0.04.
 #
-# The linear rule assumes that the gradient hardly changes during $k$ small steps. This is wrong for large
-# $k$. In addition, every network has a learning rate above which its training diverges, even if each step
-# uses all images. Lab 2 showed that this learning rate cannot be computed from the curvature at the start,
-# because the curvature changes during training. But it is finite, and the linear rule exceeds it for some
-# $k$. So the linear rule must fail above some batch size.
+# The linear rule assumes that the gradient hardly changes during $k$ small steps. This is wrong for large $k$.
+# In addition, every network has a learning rate above which its training diverges (lab 2), and the linear rule
+# exceeds it for some $k$. So the linear rule must fail above some batch size.
 #
 # The experiment trains six epochs with a learning rate that falls linearly to 0. At batch 64 it starts from
 # 0.01, the best of 0.003, 0.01, 0.03 and 0.1. The larger batches are 256, 1,024 and 2,048, with $k = 4$, 16
@@ -168,9 +166,7 @@ compare(rate_scaling, shipped_rates, by=["rule", "batch_size"], value="test_accu
 # cannot replace 942. With the linear rule the first learning rate is 0.32, which is too large for this
 # network. In the reference (n = 3) batch 64 reaches 0.860. At batch 2,048 the constant rate is slightly the
 # worst with 0.799, the linear rule reaches 0.807, and the square root 0.833. At batches of 256 and 1,024 both
-# rules reach 0.85 to 0.86. *Warmup*, a start with a small learning rate and the topic of the next section, makes
-# larger learning rates possible.
-# (Whether it repairs the linear rule at 2,048 is not measured here.)
+# rules reach 0.85 to 0.86. *Warmup*, a start with a small learning rate, makes larger learning rates possible.
 #
 # ## Learning-rate warmup
 #
@@ -352,9 +348,9 @@ describe(
 # the same as one process, but it needs an all-reduce of the statistics in each such layer, in the forward and
 # in the backward pass.
 #
-# Synchronising is not always better. Goyal et al. kept 32 images per GPU and local statistics. The loss of an
-# image depends on the images with which it is normalised. If their number changes, the loss function itself
-# changes, and not only the batch of SGD. With 32 images per GPU it stays the same on any number of GPUs.
+# Synchronising is not always better. Goyal et al. kept 32 images per GPU and local statistics, because the loss
+# of an image depends on the images with which it is normalised. With 32 images per GPU the loss function stays
+# the same on any number of GPUs.
 #
 # ## Exercise 2: Batch statistics of all ranks
 #
@@ -568,12 +564,11 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 #
 # Both effective remedies act against too few updates: one makes each update larger, and the other makes more
 # of them. This agrees with the claim of Hoffer et al. It is no proof, because +RA also reads sixteen times as
-# many images, and its 1.4 of 3.1 points came on top of the larger learning rate.
+# many images.
 #
 # Regime adaptation has a price. On $k$ ranks with the small batch each, an update takes about as long as on
-# one rank, and the full method needs as many updates. So it saves no time. It is useful as a test, or where
-# it ends better than the small batch. To save time, train only somewhat longer. For example, 4 times as many
-# epochs on 16 ranks take a quarter of the time of one rank.
+# one rank, and the full method needs as many updates. So it saves no time. To save time, train only somewhat
+# longer. For example, 4 times as many epochs on 16 ranks take a quarter of the time of one rank.
 #
 # ## Growing the batch during training
 #
@@ -845,9 +840,7 @@ compare(
 # gain comes from the learning rate per *weight*. The trust ratio adds 0.7 points, less than the scatter of
 # 1.0.
 #
-# The left figure shows that LARS with a badly chosen learning rate (3.0) is far worse than tuned SGD. Where
-# the best of only three learning rates was the smallest or largest, as for LARS on seed 0, a better one may
-# lie outside the range.
+# The left figure shows that LARS with a badly chosen learning rate (3.0) is far worse than tuned SGD.
 #
 # With batch norm, the output of a layer does not depend on the length of its weights, and much of the
 # difference disappears: in the reference SGD reaches 0.839 and LARS 0.843. [Nado et al.
@@ -953,14 +946,11 @@ describe(
 #   epoch. Square-root scaling keeps the noise per update, $\eta^2 / B$, and was better at batch 2,048.
 # * With a large learning rate, no warmup lost three of three runs, constant warmup two, and gradual warmup
 #   none.
-# * Batch norm computes its statistics from the local batch of each rank. So in this layer N ranks differ from
-#   one process, unless it is synchronised.
-# * Scaling the learning rate recovered 1.3 of 3.1 points, and training longer another 1.4. Ghost batch norm,
-#   which gives a large batch the statistics of small ones, added 0.1, less than the scatter.
-# * Growing the batch instead of lowering the learning rate reached the same accuracy with 38 % of the
-#   updates.
-# * LARS and LAMB scale the step of each layer by a trust ratio, so that it is proportional to $\|w\|$.
-#   With 30 updates and no batch norm LARS gained three points over SGD, and LAMB little over Adam.
+# * Batch norm computes its statistics from the local batch of each rank, unless it is synchronised.
+# * Scaling the learning rate recovered 1.3 of 3.1 points, and training longer another 1.4. Ghost batch norm
+#   added 0.1, less than the scatter.
+# * LARS and LAMB scale the step of each layer by a trust ratio. With 30 updates and no batch norm LARS gained
+#   three points over SGD, and LAMB little over Adam.
 # * In published runs of ResNet-50 most of the saved epochs came from the schedule. At batch 65,536 the tuned
 #   learning rate is a tenth of the linear rule's, and the warmup takes 31 epochs.
 # * Compare methods on several seeds, with learning rates that were tuned equally well.

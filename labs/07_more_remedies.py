@@ -132,9 +132,9 @@ describe(
 # fifth. (The noise per update, $\eta^2 / B$, does not fall equally.) With the larger batch there are fewer
 # updates, and more ranks can share each of them.
 #
-# Why does $\eta / B$ measure the noise? Measure *training time* by the sum of the learning rates.
-# One unit is then $1/\eta$ updates, which together move the weights by one whole gradient. Each update adds
-# the variance $\eta^2 \operatorname{tr}\Sigma / B$, so $1/\eta$ of them add $\eta \operatorname{tr}\Sigma /
+# Why does $\eta / B$ measure the noise? Measure *training time* by the sum of the learning rates. For example, with
+# $\eta = 0.1$ ten updates make the sum 1. In general $1/\eta$ updates make the sum 1. If the gradient stays the
+# same, they move the weights by exactly this gradient. Each update adds the variance $\eta^2 \operatorname{tr}\Sigma / B$, so $1/\eta$ of them add $\eta \operatorname{tr}\Sigma /
 # B$. The noise *per unit of training time* is therefore proportional to $\eta / B$. For example, with $2\eta$
 # and $2B$ each update has twice the variance, but there are half as many.
 #

@@ -118,10 +118,10 @@ print(f"points     {points}")
 # 2. **Graded run.** Your script runs on N ranks. After each epoch every rank leaves its weights and the
 #    list of the images that it read. The grader takes the time when the weights of the last rank arrive.
 # 3. **Probe.** Two short additional runs of the same script show whether the ranks really train together.
-#    In the first one all ranks read the same images, but each rank has labels of its own for them. In the
-#    second one each rank reads the batches of all ranks, like a single process with N times the batch. If
-#    gradients are averaged, both runs end at nearly the same weights, because the average over all ranks is
-#    the gradient of all their examples (lab 4).
+#    In the first run all ranks read the same images, but the grader gives each rank different labels for
+#    these images. In the second run each rank reads the batches of all ranks, like a single process with N
+#    times the batch. If gradients are averaged, both runs end at nearly the same weights, because the average
+#    over all ranks is the gradient of all their examples (lab 4).
 # 4. **Accuracies.** The grader computes both accuracies itself, from the weights of rank 0. It uses 10,000
 #    training images, and those 5,000 held-out images that your run never got.
 #

@@ -174,8 +174,8 @@ generation.check_attention(attention)
 # Each block has two parts. Attention moves information between tokens. A *feed-forward network*, that is,
 # two or three linear layers with a nonlinear function between them, then processes each token by itself.
 # Both parts have a *residual connection*: their output is added to their input, so that a block only has
-# to learn a change (lab 3 showed why skip connections help). A *normalisation* before each part keeps the
-# numbers in a useful range. Several attentions with smaller width run next to each other in one block and
+# to learn a change (the optional notebook of lab 3 measures what this changes). A *normalisation* before each
+# part keeps the numbers in a useful range. Several attentions with smaller width run next to each other in one block and
 # are called *heads*.
 #
 # ![A transformer block. The token vectors pass a normalisation and attention, whose output is added to the input, then a normalisation and a feed-forward network, whose output is added again. A stack of such blocks ends in one score per token of the vocabulary.](pictures/transformer_block.svg)

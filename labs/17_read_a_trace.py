@@ -19,8 +19,8 @@
 # * recognise a straggler from the traces of two ranks, and say which rank causes the waiting;
 # * diagnose five common faults, each with a number from the trace as evidence.
 #
-# **Builds on** lab 5 (tensor fusion and Horovod's timeline), lab 10 (the input pipeline), lab 12 (DDP's
-# buckets and their overlap with the backward pass) and lab 16 (symptom, evidence, diagnosis). **Time:** 110
+# **Builds on** lab 5 (tensor fusion), lab 10 (the input pipeline), lab 12 (DDP's buckets and their overlap with
+# the backward pass) and lab 16 (symptom, evidence, diagnosis). **Time:** 110
 # minutes for a learner who does all ten exercises, of which the computer needs about one minute.
 
 # %% tags=["folded"]

@@ -4,6 +4,7 @@ The records are those of `hvdlab.trace`. The rules read them through `run_events
 """
 
 import os
+import re
 import sys
 import threading
 import time
@@ -355,9 +356,8 @@ def foreign_files(own: Iterable[str], before: Collection[str]) -> list[str]:
     """
     folder = str(Path(next(iter(own))).parent)
     known = sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), folder
-    named = {
-        name.partition(".")[0] for path in own for name in Script(Path(path).read_bytes()).imports
-    }
+    full = {name for path in own for name in Script(Path(path).read_bytes()).imports}
+    named = {name[: end.start()] for name in full for end in re.finditer(r"\.|$", name)}
     files = {getattr(sys.modules.get(name), "__file__", None) or "" for name in named - {*before}}
     found = (path for path in files if path.endswith(".py") and "-packages" not in path)
     return [path for path in found if os.path.isabs(path) and not path.startswith(known)]

@@ -1,5 +1,7 @@
 """Say which sections of labs 1 to 3 a learner can skip: the core path, and the marks of the entry test.
 
+The optional notebooks of these labs have sections of this kind too.
+
 A lab says below each heading how long the section takes, whether it belongs to the core path, and which
 functions of the learner later cells call:
 
@@ -37,6 +39,7 @@ class Section:
     Args:
         core: whether it belongs to the core path.
         called: the functions of its exercises that later cells call.
+        source: the name of the file that has the section.
     """
 
     lab: int
@@ -44,6 +47,14 @@ class Section:
     core: bool
     minutes: int
     called: tuple[str, ...]
+    source: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return "core", "optional" or "optional notebook"."""
+        if self.core:
+            return "core"
+        return "optional notebook" if lab_source.OPTIONAL.fullmatch(self.source) else "optional"
 
     @property
     def name(self) -> str:
@@ -64,9 +75,11 @@ def sections(folder: Path = experiment.LABS) -> list[Section]:
             found["path"] == "Core",
             int(found["minutes"]),
             tuple(re.findall(r"`(\w+)`", found["called"] or "")),
+            path.name,
         )
         for lab in lab_source.labs(folder)
-        for found in MARKED.finditer(lab.path.read_text(encoding="utf-8"))
+        for path in (lab.path, *lab.optional)
+        for found in MARKED.finditer(path.read_text(encoding="utf-8"))
     ]
 
 
@@ -135,8 +148,8 @@ def show(file: AnswersFile | None = None) -> None:
     for name in ("Lab", "Section", "Path", "Minutes", *(["Your mark"] if answered else [])):
         table.add_column(name, justify="right" if name in ("Lab", "Minutes") else "left")
     for section in all_sections:
-        path = "core" if section.core else "optional"
-        row = (str(section.lab), section.title, path, str(section.minutes), found[section.name])
+        row = (str(section.lab), section.title, section.path, str(section.minutes))
+        row += (found[section.name],)
         table.add_row(*row[: len(table.columns)])
     Console().print(table)
     print(total(all_sections, found if answered else {}))

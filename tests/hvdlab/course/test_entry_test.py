@@ -15,7 +15,11 @@ SECTIONS = entry_test.sections()
 QUESTIONS = workbook.questions(entry_test.LAB)
 MOST_CORE_MINUTES = 150
 DO_NOT_KNOW = "I do not know."
-each_lab = pytest.mark.parametrize("lab", FIRST_LABS, ids=lambda lab: lab.path.stem)
+each_source = pytest.mark.parametrize(
+    "path",
+    [path for lab in FIRST_LABS for path in (lab.path, *lab.optional)],
+    ids=lambda path: path.stem,
+)
 
 RIGHT, WRONG, UNKNOWN = True, False, None
 
@@ -42,14 +46,13 @@ def test_the_mark_of_every_pattern_of_answers(answers, mark, if_needed):
     assert entry_test.mark(answers, needed=True) == if_needed
 
 
-@each_lab
-def test_every_section_has_a_path_and_minutes_that_add_up(lab):
-    headings = re.findall(r"^# ## (.+)$", lab.path.read_text("utf-8"), re.MULTILINE)
-    own = [section for section in SECTIONS if section.lab == lab.number]
+@each_source
+def test_every_section_has_a_path_and_minutes_that_add_up(path):
+    headings = re.findall(r"^# ## (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    own = [section for section in SECTIONS if section.source == path.name]
     assert set(headings) - {section.title for section in own} == set(), (
         "write a line such as `*Core, 10 minutes.*` below these headings"
     )
-    (path,) = [path for path in LABS if path == lab.path]
     assert entry_test.minutes(own) == stated_minutes(path)
 
 
@@ -57,11 +60,12 @@ def test_only_labs_1_to_3_have_such_sections_and_the_core_path_is_short():
     assert {section.lab for section in SECTIONS} == {1, 2, 3}
     core = [section for section in SECTIONS if section.core]
     assert entry_test.minutes(core) <= MOST_CORE_MINUTES
+    assert {section.path for section in SECTIONS} == {"core", "optional", "optional notebook"}
 
 
-def called_later(lab) -> dict[str, set[str]]:
+def called_later(path) -> dict[str, set[str]]:
     """Return the functions of exercises that the code of later sections calls, by title of a section."""
-    text = lab.path.read_text("utf-8")
+    text = path.read_text("utf-8")
     starts = [(found["title"], found.start()) for found in entry_test.MARKED.finditer(text)]
     ends = [start for _, start in starts[1:]] + [len(text)]
     codes = [text[start:end] for (_, start), end in zip(starts, ends, strict=True)]
@@ -76,11 +80,11 @@ def called_later(lab) -> dict[str, set[str]]:
     return found
 
 
-@each_lab
-def test_a_section_names_the_functions_that_later_cells_call(lab):
-    own = {section.title: set(section.called) for section in SECTIONS if section.lab == lab.number}
-    assert own == called_later(lab)
-    assert any(own.values()) or lab.number == 1
+@each_source
+def test_a_section_names_the_functions_that_later_cells_call(path):
+    own = {one.title: set(one.called) for one in SECTIONS if one.source == path.name}
+    assert own == called_later(path)
+    assert any(own.values()) or path.name.startswith("01") or path not in LABS
 
 
 def test_every_question_of_the_entry_test_is_complete_and_covers_sections_that_exist():
