@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RANKS = 4
 TITLE = "Ring all-reduce on four ranks"
-SECONDS = 10  # after which ranks that wait for each other are ended
+SECONDS = 20  # after which ranks that wait for each other are ended
 NOTE = (
     "Rank 0 begins with 1, 2, 3, 4 and rank 1 with 10, 20, 30, 40. So the digits of a value tell whose "
     "values were added. A dashed frame marks a value that is sent, a filled cell one that has changed."
