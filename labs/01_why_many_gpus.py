@@ -5,8 +5,8 @@
 # training with small batches ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)). (A *GPU*, a graphics
 # processing unit, is a chip that performs thousands of simple operations at the same time.) In the first ten
 # minutes of this lab you start a script on two processes, and turn two trainings into one by a single edit. Each
-# process uses a core of the processor, unless your machine has GPUs. Then the lab explains why training needs so
-# much computing, and which hardware and software let many GPUs train one network.
+# process uses a core of the processor, so you need no GPU. Then the lab explains why training needs so much
+# computing, and which hardware and software let many GPUs train one network.
 #
 # **After this lab you can**
 #
@@ -61,7 +61,8 @@ print(f"Your copy: {SCRIPT.relative_to(LABS.parent)}\n\n{SCRIPT.read_text()}")
 # time. The processes that train together are numbered from 0. The number of a process is its **rank**, and the
 # process itself is also called a rank. Each rank gets one core of the processor, as each rank of a cluster gets one
 # GPU. The next cell executes this command, and prints the **rank report**, which has a row for each rank.
-# Most of its time is the import of the framework.
+# Most of its time is the import of the framework. On the reference machine TensorFlow's import took 5.0 ± 0.5 s and
+# PyTorch's 1.8 ± 0.1 s (n = 3). The first one after the installation takes longer.
 
 # %%
 show(report_of(SERIAL, ranks=2, **ONE_CORE), 2)

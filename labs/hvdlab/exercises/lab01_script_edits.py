@@ -9,10 +9,13 @@ from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.harness.script_edits import ScriptEdits
 from hvdlab.launch import LaunchError
 
-# One core for each rank, as each rank of a cluster has one GPU.
-ONE_CORE = dict.fromkeys(
-    ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"
-)
+# One core for each rank, as each rank of a cluster has one GPU. The scripts choose no GPU.
+ONE_CORE = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
 TORCH = """\
 @@ horovod
 +import horovod.torch as hvd
