@@ -19,9 +19,7 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
         from_step = divergence(run, number)
         alone = kinds == {"own"} or not (kinds or gradient_shares.wrapped(run, number))
         own = [event for event in run.rank0(records.Step) if event.optimizer == number]
-        adasum = any(event.reduces == "Adasum" for event in run.rank0(records.Wrap))
-        early = any(event.pending for event in own) and not adasum
-        if early and kinds != {"mean"}:
+        if kinds != {"mean"} and _steps_early(run, own):
             yield _alone(run, number, own, facts)
         elif kinds == {"none"} and run.rank0(records.Wrap):
             name, line = _made(run, number)
@@ -39,6 +37,12 @@ def averaging(run: Run, facts: Facts) -> Iterator[Finding]:
             yield found
         elif "uneven" in kinds and not run.all(records.Clip):
             yield _uneven(run, number)
+
+
+def _steps_early(run: Run, own: list[records.Step]) -> bool:
+    """Return whether Horovod still averages when a step begins. With Adasum it steps by itself."""
+    adasum = any(event.reduces == "Adasum" for event in run.rank0(records.Wrap))
+    return any(event.pending for event in own) and not adasum
 
 
 def changing(run: Run, facts: Facts) -> Iterator[Finding]:
