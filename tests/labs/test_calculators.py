@@ -3,14 +3,12 @@
 The formulas in JavaScript are compared with hvdlab and with the solutions of the labs for random inputs.
 """
 
-import os
 import random
 import re
-import shutil
 from pathlib import Path
 
+import chromium
 import numpy as np
-import psutil
 import pytest
 from calculator_inputs import FORMULAS, memory_input, network_and_plan
 from lab_functions import solution
@@ -19,36 +17,16 @@ from hvdlab.course.experiment import reference
 from hvdlab.scaling import Link, published
 from hvdlab.scaling.memory import training_memory
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
-
 FOLDER = Path(__file__).parents[2] / "labs/calculators"
 NAMES = ("memory", "scaling", "batch", "pipeline")
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
 CASES, PHONE = 200, 360
 each_page = pytest.mark.parametrize("name", NAMES)
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}"),
+    chromium.NEEDED,
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Start a headless Chromium, which ends with the tests of this file."""
-    before = set(psutil.Process().children())
-    with sync_api.sync_playwright() as playwright:
-        (driver,) = set(psutil.Process().children()) - before
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        started = driver.children(recursive=True)
-        browser.close()
-    assert not psutil.wait_procs([driver, *started], timeout=10)[1]
 
 
 @pytest.fixture

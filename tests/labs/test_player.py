@@ -1,11 +1,9 @@
 """The player of steps in Chromium: keys, words for screen readers, a phone, dark and light, no network."""
 
-import os
 import re
-import shutil
 from pathlib import Path
 
-import psutil
+import chromium
 import pytest
 
 from hvdlab.course.player import TEMPLATE, Message, Player, Step
@@ -13,15 +11,9 @@ from hvdlab.exercises.lab04_ring_player import show_deadlock
 from hvdlab.launch import TimeUp
 from hvdlab.launch.local import Place
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="run `make setup`")
 
 RING = Path(__file__).parents[2] / "labs/slides/_static/ring.html"
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
 CODE = (
     "def both_send_first(comm):",
     "    comm.Send(np.zeros(131_072), dest=1 - comm.rank)",
@@ -37,7 +29,7 @@ WRONG = Step(
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}"),
+    chromium.NEEDED,
 ]
 
 
@@ -51,19 +43,6 @@ def page_of(name: str) -> str:
         return Player("A <wrong> ring", (WRONG, WRONG), (0, 1, 2)).page()
     places = tuple(Place(rank, "is in `comm.Send`", CODE, 1) for rank in range(2))
     return show_deadlock(TimeUp("time is up", places)).page()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Start a headless Chromium, which ends with the tests of this file."""
-    before = set(psutil.Process().children())
-    with sync_api.sync_playwright() as playwright:
-        (driver,) = set(psutil.Process().children()) - before
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        started = driver.children(recursive=True)
-        browser.close()
-    assert not psutil.wait_procs([driver, *started], timeout=10)[1]
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """Every deck has the slides, notes and pictures of a talk. Each slide fits the screen and is in the PDF."""
 
 import importlib.util
-import os
 import re
-import shutil
 import subprocess
 import sys
 import unicodedata
@@ -11,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+import chromium
 import pytest
 
 LABS = Path(__file__).parents[2] / "labs"
@@ -30,12 +28,7 @@ ITEM = re.compile(
 )  # of a list, without formulas, code and links
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
-# Chromium, and what each slide must keep to: its content ends above BOTTOM, and letters have SMALLEST pixels.
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+# What each slide must keep to: its content ends above BOTTOM, and letters have SMALLEST pixels.
 WIDTH, HEIGHT, BOTTOM, SMALLEST = 1280, 720, 700, 14
 SMALLEST_IN_PICTURES = 12  # pixels, see test_pictures.py
 MEASURE = """async () => {
@@ -166,25 +159,9 @@ def built(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """Return a Chromium for all decks; it leaves no process."""
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="needs playwright: run `make setup`"
-    )
-    before = set(psutil.Process().children())
-    with sync_api.sync_playwright() as playwright:
-        (driver,) = set(psutil.Process().children()) - before
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        started = driver.children(recursive=True)
-        chromium.close()
-    assert not psutil.wait_procs([driver, *started], timeout=10)[1]
-
-
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
+@chromium.NEEDED
 @each_deck
 def test_every_slide_fits_on_the_screen(deck, built, browser):
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
@@ -231,7 +208,7 @@ def printed(built, printing):
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
+@chromium.NEEDED
 @each_deck
 def test_the_pdf_has_a_page_with_the_text_of_each_slide(deck, printed):
     pypdf = pytest.importorskip("pypdf", reason="needs pypdf: run `make setup`")
@@ -250,7 +227,7 @@ def letters(text: str) -> str:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=f"needs {CHROMIUM}")
+@chromium.NEEDED
 def test_a_pdf_with_too_few_pages_is_an_error(tmp_path, printing):
     script = (
         "window.Reveal = {getTotalSlides: () => 3}; document.dispatchEvent(new Event('pdf-ready'))"

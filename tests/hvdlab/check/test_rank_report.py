@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from check_cases import CORRECT
 
-from hvdlab.check.rank_report import rows
+from hvdlab.check.rank_report import report_of, rows
 from hvdlab.trace import records
 
 SCRIPT = """
@@ -101,3 +102,16 @@ def test_a_rank_without_evaluation_makes_all_ranks_show_the_accuracy_of_training
 
 def test_a_rank_without_a_step_has_no_row():
     assert [row.rank for row in rows({0: [report(epochs=0)], 1: [report()]})] == [1]
+
+
+@pytest.mark.mpi
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["keras_fit_arrays", "keras_tape", "legacy_keras_callbacks"])
+def test_two_ranks_of_a_correct_script_in_keras_have_one_network(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = report_of(CORRECT[name], ranks=2)
+    assert first.weights == second.weights
+    assert first.overlap == 1 and second.overlap < 0.01  # an odd number of examples is padded
+    assert first.examples and first.steps == second.steps
