@@ -4,9 +4,10 @@
     torchrun --nproc-per-node 2 labs/hvdlab/check/watched_rank.py SCRIPT ARGUMENTS
 
 `hvdlab check` starts it. The functions of Horovod, torch.distributed and the framework are wrapped after
-their import, see `hvdlab.check.hooks`. No number is changed. A run differs from a plain run in two ways.
+their import, see `hvdlab.check.hooks`. No number is changed. A run differs from a plain run in three ways.
 Training loops end early, so that a script of hours reaches its own end within seconds: see `Watch.each`.
-And a script ends where it passes a tensor to Horovod for which Horovod would wait for ever.
+A script ends where it passes a tensor to Horovod for which Horovod would wait for ever. And in the first
+steps a hook that changes the gradient of a parameter is called twice, to see whether it clips.
 
 Environment:
     HVDLAB_CHECK        folder for the events, one JSON line each, in rank-R.jsonl

@@ -103,14 +103,13 @@ def _optimizer(base: type, legacy: bool, numbers: Iterator[int], watch: Watch) -
         if watch.wrapping:
             return apply(*given.args, **given.kwargs)
 
-        if watch.totals:
-            watch.totals.weights[self._hvdlab_number] = lambda: [*map(array, variables())]
-
         def variables() -> list[Any]:
             if legacy:
                 return [variable for _, variable in grads]
             return given.arguments.get("trainable_variables") or self._trainable_variables
 
+        if watch.totals:  # Horovod's wrapper may be a copy, without a number
+            watch.totals.weights[id(self)] = lambda: [*map(array, variables())]
         gradients = [gradient for gradient, _ in grads] if legacy else grads
         sketched = sketches(gradients, variables(), watch)
         if watch.fitting:
@@ -253,7 +252,9 @@ def evaluations(keras: ModuleType, watch: Watch) -> None:
 
 def _keep_rows(arguments: tuple, watch: Watch) -> None:
     """Keep how many rows a model gets inside a tape, because no loop may hold the batch."""
-    tf = sys.modules["tensorflow"]
+    tf = sys.modules.get("tensorflow")
+    if tf is None:  # Keras with another backend
+        return
     first = next((part for part in tf.nest.flatten(arguments) if isinstance(part, tf.Tensor)), None)
     if first is not None and first.shape.rank != 0:
         rows = tf.shape(first)[0]

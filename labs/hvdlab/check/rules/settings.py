@@ -19,6 +19,7 @@ LARGE_ADAPTIVE = 0.02
 ADAPTIVE = ("Adam", "AdamW", "Adamax", "Nadam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion")
 # Their learning rates cannot be compared with those of SGD or Adam.
 OTHER_SCALE = ("LARS", "LAMB", "NovoGrad", "LARC", "Adadelta", "Rprop")
+NORMALISED = (*ADAPTIVE, *OTHER_SCALE)  # a factor of the gradient is no factor of their steps
 WITHOUT_UNIT = ("Rprop",)  # a factor of its rate is no factor of its steps
 TWICE = 1.75  # power of the number of ranks from which on a step is too large
 
@@ -44,10 +45,7 @@ def rate(run: Run, facts: Facts) -> Iterator[Finding]:
         name = names.get(number)
         if not grown or name in WITHOUT_UNIT:
             continue
-        if name in (
-            *ADAPTIVE,
-            *OTHER_SCALE,
-        ):  # a factor of the gradient is no factor of their steps
+        if name in NORMALISED:
             factor = grown.factor / (grown.total * grown.loss)
             grown = grown._replace(factor=factor, total=1.0, loss=1.0)
         if found := _of_growth(grown, run):
