@@ -10,7 +10,7 @@ from hvdlab.check.fingerprints import number
 
 
 class Mean:
-    """A mean with weights, which may begin again."""
+    """A weighted mean, which is reset when it is read."""
 
     def __init__(self) -> None:
         self.total = self.weight = 0.0
@@ -20,7 +20,7 @@ class Mean:
         self.total, self.weight = self.total + value * weight, self.weight + weight
 
     def take(self) -> float | None:
-        """Return the mean, or None if nothing was added, and begin again."""
+        """Return the mean, or None if nothing was added, and reset it."""
         mean = self.total / self.weight if self.weight else None
         self.total = self.weight = 0.0
         return mean
