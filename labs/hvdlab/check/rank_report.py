@@ -15,7 +15,7 @@ from hvdlab.trace import records
 WHOLE = {"HVDLAB_CHECK_WHOLE": "1"}  # environment: see `watched_rank`
 MEANING = """\
 weights: hash of the trained weights at the end   examples, steps, loss, accuracy: of the last epoch
-overlap: fraction of the rank's inputs that rank 0 has read, too. Inputs are compared as the network gets them"""
+overlap: fraction of the rank's inputs, as the network gets them, that rank 0 has read, too"""
 
 
 class Row(NamedTuple):
