@@ -137,7 +137,7 @@ def main() -> None:
         "figures",
         "learner lines",
         "share",
-        "exercises",
+        *lab_source.LEVELS,
         "questions",
     )
     for name in names:
@@ -146,10 +146,10 @@ def main() -> None:
         found = count(lab)
         row = (
             found.words, len(found.pictures), found.figures, found.written, f"{found.share:.0%}",
-            len(lab.exercises), len(lab.questions),
+            *(list(lab.levels.values()).count(level) for level in lab_source.LEVELS), len(lab.questions),
         )  # fmt: skip
         table.add_row(f"{lab.number} {lab.title}", *map(str, row))
-    Console(width=110, file=sys.stdout).print(table)
+    Console(width=140, file=sys.stdout).print(table)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from hvdlab.course import experiment
 NAME = re.compile(r"(\d\d)_[a-z0-9_]+\.py")
 OPTIONAL = re.compile(r"\d\d_more_[a-z0-9_]+\.py")
 TITLE = re.compile(r"^# # (?:Lab \d+: )?(.+)$", re.MULTILINE)
+# The heading of an exercise, and the line that says how much of the work is the learner's.
+EXERCISE = re.compile(r"# ##+ Exercise \d+|# \*\*Level:\*\* ([a-z ]+)\.")
+LEVELS = ("complete", "choose and justify", "blank page")
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,14 @@ class LabSource:
     Attributes:
         exercises: ids of the exercises, in their order: the first one is exercise 1. Those of optional
             notebooks are the last ones.
+        levels: the level of each exercise, one of LEVELS. "complete" where its text states none.
         optional: the sources of its optional notebooks.
     """
 
     path: Path
     title: str
     exercises: tuple[str, ...]
+    levels: dict[str, str]
     predictions: frozenset[int]
     questions: frozenset[int]
     optional: tuple[Path, ...] = ()
@@ -68,13 +73,25 @@ def read(path: Path) -> LabSource:
         elif ast.unparse(node.func) == "workbook.question":
             questions.add(first)
     title = TITLE.search(text)
+    levels = _levels(text)
     return LabSource(
         path,
         title[1] if title else path.stem,
         tuple(sorted(exercises, key=exercises.get)),
+        {id: levels[line - 1] for id, line in exercises.items()},
         frozenset(predictions),
         frozenset(questions),
     )
+
+
+def _levels(text: str) -> list[str]:
+    """Return for each line the level of the exercise to which it belongs."""
+    levels, level = [], LEVELS[0]
+    for line in text.splitlines():
+        if found := EXERCISE.match(line):
+            level = found[1] or LEVELS[0]
+        levels.append(level)
+    return levels
 
 
 def labs(folder: Path = experiment.LABS) -> list[LabSource]:
@@ -98,6 +115,7 @@ def _with_optional(lab: LabSource, paths: list[Path]) -> LabSource:
     return replace(
         lab,
         exercises=tuple(id for part in parts for id in part.exercises),
+        levels={id: level for part in parts for id, level in part.levels.items()},
         predictions=frozenset().union(*(part.predictions for part in parts)),
         optional=tuple(paths),
     )

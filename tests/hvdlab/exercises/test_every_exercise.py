@@ -1,6 +1,8 @@
 """What must hold for every exercise in which a learner writes a function, see `FunctionExercise`.
 
-Right answers in other styles are in other_answers/labNN.py: for each exercise a list of two or more.
+Right answers in other styles are in other_answers/labNN.py: for each exercise a list of two or more. Its dict
+REFUSED has wrong answers that are no edits of the right function: name of the function -> pairs of an answer and
+words of the message.
 """
 
 import importlib.util
@@ -13,11 +15,13 @@ import numpy as np
 import pytest
 
 from hvdlab import exercises
+from hvdlab.course import lab_source
 from hvdlab.exercises import NotYet
 from hvdlab.exercises.harness import function_exercise, gloo_ranks
 from hvdlab.exercises.harness.function_exercise import FunctionExercise
 from hvdlab.exercises.harness.rank_exercise import RankExercise
 
+COMPLETE = lab_source.LEVELS[0]
 OTHER_ANSWERS = Path(__file__).with_name("other_answers")
 MODULES = sorted(Path(exercises.__file__).parent.glob("lab*.py"))
 EXERCISES = {
@@ -43,6 +47,10 @@ def other_answers(lab: int):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def refused_answers(one: FunctionExercise) -> list[tuple]:
+    return getattr(other_answers(one.lab), "REFUSED", {}).get(one.right.__name__, [])
 
 
 def marked(one: FunctionExercise, *values, id: str):
@@ -104,6 +112,23 @@ def test_each_mistake_is_named_by_its_own_sentence(one, number):
     else:
         said = refused(one, mistake)
     assert sentence in said and "This could be" not in said
+
+
+@pytest.mark.parametrize("one", [one for one in each() if refused_answers(one.values[0])])
+def test_other_wrong_answers_are_refused(one):
+    for answer, words in refused_answers(one):
+        assert words in refused(one, answer)
+
+
+LEVELS = {id: level for lab in lab_source.labs() for id, level in lab.levels.items()}
+OPEN = [one for one in each() if LEVELS.get(one.values[0].id, COMPLETE) != COMPLETE]
+
+
+@pytest.mark.parametrize("one", OPEN)
+def test_an_open_exercise_was_tried_with_many_answers(one):
+    """The check of an exercise with many right answers accepts three styles, and refuses five wrong ones."""
+    assert len(getattr(other_answers(one.lab), one.right.__name__)) >= 3
+    assert len(one.mistakes) + len(refused_answers(one)) >= 5
 
 
 @pytest.mark.parametrize("one", each())

@@ -195,17 +195,7 @@ class FunctionExercise:
         """Return a mistake as a function."""
         if callable(mistake):
             return mistake
-        source = inspect.getsource(self.right)
-        for old, new in zip(mistake[::2], mistake[1::2], strict=True):
-            if old not in source:
-                raise ValueError(f"{self.id}: the right function has no {old!r}")
-            source = source.replace(old, new)
-        # A decorator such as torch.no_grad has globals of another module.
-        namespace, name = dict(vars(inspect.getmodule(self.right))), f"<{self.id} with {mistake}>"
-        # For inspect.getsource:
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-        exec(compile(source, name, "exec"), namespace)
-        return namespace[self.right.__name__]
+        return edited(self.right, mistake)
 
     def sentence(self, given: list[dict | None], wrong: tuple[int, str]) -> str:
         """Return the sentence of the mistake that gives these answers; empty if there is none.
@@ -275,6 +265,34 @@ class FunctionExercise:
         pairs = zip(names, case.arguments, strict=False)
         given = ", ".join(f"{name}={argument(value)}" for name, value in pairs)
         return f"{self.right.__name__}({given})"
+
+
+def edited(function: Callable, edits: Sequence[str]) -> Callable:
+    """Return a function after edits of its source.
+
+    Args:
+        edits: old text, new text, old, new, ...
+
+    Raises:
+        ValueError: the source does not contain an old text.
+    """
+    source = edited_source(function, edits)
+    # A decorator such as torch.no_grad has globals of another module.
+    namespace, name = dict(vars(inspect.getmodule(function))), f"<{function.__name__} with {edits}>"
+    # For inspect.getsource:
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    exec(compile(source, name, "exec"), namespace)
+    return namespace[function.__name__]
+
+
+def edited_source(function: Callable, edits: Sequence[str]) -> str:
+    """Return the source of a function after edits, see `edited`."""
+    source = inspect.getsource(function)
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        if old not in source:
+            raise ValueError(f"{function.__name__} has no {old!r}")
+        source = source.replace(old, new)
+    return source
 
 
 def several(*names: str) -> Callable:
