@@ -1,7 +1,7 @@
 """What must hold for every exercise in which a learner writes a function, see `FunctionExercise`.
 
-Right answers in other styles are in other_answers/labNN.py: for each exercise a list of two or more. Its dict
-REFUSED has wrong answers that are no edits of the right function: name of the function -> pairs of an answer and
+Right answers in other styles are in other_answers/labNN.py: for each exercise a list of two or more. The dict
+REFUSED there has wrong answers that are no edits of the right function: its name -> pairs of an answer and
 words of the message.
 """
 
