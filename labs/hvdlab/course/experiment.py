@@ -80,16 +80,17 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
     """Call `run(**setting)` for each setting and return all rows as a table.
 
     It shows a progress bar. An interrupt ends the sweep and keeps the runs that are done. A reference run
-    of this experiment writes the table to `labs/results/NAME.csv`. A reference run of other experiments
-    runs nothing here and returns the shipped table.
+    of this experiment writes the table to `labs/results/NAME.csv`. If it was interrupted, it continues with
+    the runs that are missing. A reference run of other experiments runs nothing here and returns the
+    shipped table.
 
     Raises:
         KeyboardInterrupt: the user interrupted the first run, so there is nothing to keep.
         FileNotFoundError: a reference run of other experiments, but there is no shipped table.
     """
-    if REFERENCE and not _is_wanted(name):
+    if REFERENCE and not is_wanted(name):
         return reference(name)
-    rows = []
+    runs = FinishedRuns(name)
     columns = TextColumn("{task.description}"), BarColumn(16), MofNCompleteColumn()
     # In a notebook the output of a run stays plain text, below the bar.
     own = {"redirect_stdout": not NOTEBOOK, "redirect_stderr": not NOTEBOOK}
@@ -99,20 +100,49 @@ def sweep(name: str, run: Callable[..., dict | list[dict]], settings: list[dict]
             for setting in settings:
                 described = " ".join(f"{key}={value}" for key, value in setting.items())
                 progress.update(task, description=f"{name}: {described}")
-                result = run(**setting)
-                for row in [result] if isinstance(result, dict) else result:
-                    rows.append({**setting, **row})
+                if setting not in runs:
+                    result = run(**setting)
+                    runs.add(setting, [result] if isinstance(result, dict) else result)
                 progress.advance(task)
             progress.update(task, description=name)
         except KeyboardInterrupt:
-            if not rows:  # there is nothing to plot, so the cell ends here
+            if REFERENCE or not runs.rows:  # nothing to plot, or a run that can continue
                 raise
             print(f"{name}: interrupted, {int(progress.tasks[0].completed)} runs are kept")
-            return pd.DataFrame(rows)
-    table = pd.DataFrame(rows)
+            return runs.table([one for one in settings if one in runs])
+    table = runs.table(settings)
     if REFERENCE:
         save(name, table)
+        runs.path.unlink()
     return table
+
+
+class FinishedRuns:
+    """The runs of a sweep that are done. A reference run keeps them in `labs/results/NAME.jsonl.part`."""
+
+    def __init__(self, name: str) -> None:
+        self.path = RESULTS / f"{name}.jsonl.part"
+        self.rows: dict[str, list[dict]] = {}
+        if REFERENCE and self.path.exists():
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            self.rows = dict(map(json.loads, lines))
+
+    def __contains__(self, setting: dict) -> bool:
+        return json.dumps(setting, default=str) in self.rows
+
+    def add(self, setting: dict, rows: list[dict]) -> None:
+        """Keep the rows of a run."""
+        key = json.dumps(setting, default=str)
+        self.rows[key] = [{**setting, **row} for row in rows]
+        if REFERENCE:
+            RESULTS.mkdir(exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                print(json.dumps([key, self.rows[key]], default=lambda one: one.item()), file=file)
+
+    def table(self, settings: list[dict]) -> pd.DataFrame:
+        """Return the rows of the runs of these settings."""
+        keys = [json.dumps(setting, default=str) for setting in settings]
+        return pd.DataFrame([row for key in keys for row in self.rows[key]])
 
 
 def reference(name: str) -> pd.DataFrame:
@@ -142,7 +172,7 @@ def shipped_document(name: str) -> dict | None:
     Returns:
         The document, or None if this run must measure the experiment itself.
     """
-    if not REFERENCE or _is_wanted(name):
+    if not REFERENCE or is_wanted(name):
         return None
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -157,9 +187,14 @@ def save_document(name: str, document: dict) -> None:
 def _origin(name: str) -> dict[str, str]:
     """Return what a results file says about its origin."""
     processor = cpu_facts().get("model name", platform.machine())
+    framework = os.environ.get("LAB_FRAMEWORK")
+    chosen = f"LAB_FRAMEWORK={framework} " if framework else ""
+    program = Path(sys.argv[0])
+    if program.resolve().is_relative_to(LABS):
+        program = program.resolve().relative_to(LABS)
     return {
         "experiment": name,
-        "command": f"LAB_REFERENCE={name} python labs/{Path(sys.argv[0]).name}",
+        "command": f"{chosen}LAB_REFERENCE={name} python labs/{program}",
         "machine": f"{processor}, {usable_cores()} cores, {platform.system()}",
         "versions": ", ".join(_versions()),
         "date": time.strftime("%Y-%m-%d"),
@@ -173,7 +208,8 @@ def _replace(path: Path, text: str) -> None:
     os.replace(part, path)
 
 
-def _is_wanted(name: str) -> bool:
+def is_wanted(name: str) -> bool:
+    """Return whether this is a reference run of an experiment."""
     return _WANTED == "1" or name in _WANTED.split(",")
 
 

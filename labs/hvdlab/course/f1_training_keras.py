@@ -20,14 +20,26 @@ from hvdlab.keras.noise import LossWeights, NoisySGD
 from hvdlab.keras.schedules import Schedule
 
 DECAY = 1e-4  # weight decay of the matrices
+CONVOLUTIONS = (
+    (16, 2),
+    (32, 2),
+    (64, 2),
+    (64, 1),
+)  # channels and stride of the convolutions of "CNN"
+HE = "he_normal"  # the initial weights of "CNN", which suit ReLU
 IN_THE_LOSS = "SGD", "Adam"  # optimizers whose weight decay is a term of the loss
-Data = tuple[np.ndarray, np.ndarray]  # images (n, 784) and labels (n,)
+Data = tuple[np.ndarray, np.ndarray]  # images (n, pixels) and labels (n,)
 
 
 class F1Training:
-    """The network, 784 - 512 x 5 - 10 with ReLU, and its optimizer.
+    """The network, F1 or a small convolutional one, and its optimizer.
+
+    F1 is 784 - 512 x 5 - 10 with ReLU. "CNN" has four 3 x 3 convolutions of 16, 32, 64 and 64 channels, each
+    with ReLU, and one dense layer.
 
     Args:
+        network: "F1", or "CNN" for a convolutional network without a norm. Default "F1".
+        image: height, width and channels of an image, for "CNN". Default (28, 28, 1).
         schedule: function step -> learning rate.
         steps: number of updates of the run.
         optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
@@ -46,6 +58,8 @@ class F1Training:
         schedule: Callable[[int], float],
         steps: int,
         *,
+        network: str = "F1",
+        image: tuple[int, int, int] = (28, 28, 1),
         optimizer: str = "SGD",
         norm: str = "batch",
         ghost_size: int = 64,
@@ -58,15 +72,15 @@ class F1Training:
         self.seed, self.loss_weight_std = seed, loss_weight_std
         # Keras' L2(c) adds c w^2 to the loss, and the gradient of that is 2 c w.
         decay = keras.regularizers.L2(DECAY / 2) if optimizer in IN_THE_LOSS else None
-        self.model = keras.Sequential([layers.Input((784,))])
-        for _ in range(hidden_layers):
-            self.model.add(layers.Dense(512, kernel_regularizer=decay))
-            if norm == "batch":
-                self.model.add(layers.BatchNormalization(momentum=0.9))
-            if norm == "ghost":
-                self.model.add(GhostBatchNormalization(ghost_size, momentum=0.9))
-            self.model.add(layers.ReLU())
-        self.model.add(layers.Dense(10, kernel_regularizer=decay))
+        if network == "CNN":
+            modules, initial = _convolutions(*image, decay), HE
+        else:
+            modules, initial = (
+                _dense_layers(hidden_layers, norm, ghost_size, decay),
+                "glorot_uniform",
+            )
+        last = layers.Dense(10, kernel_initializer=initial, kernel_regularizer=decay)
+        self.model = keras.Sequential([*modules, last])
         rate = Schedule(schedule, steps)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         made = _optimizer(optimizer, rate, clip_norm, gradient_noise, seed)
@@ -111,6 +125,38 @@ class F1Training:
         gradients = tape.gradient(loss, [w.value for w in matrices])
         pairs = zip(matrices, gradients, strict=True)
         return [(float(np.linalg.norm(w)), float(np.linalg.norm(g))) for w, g in pairs]
+
+
+def _dense_layers(
+    hidden_layers: int, norm: str, ghost_size: int, decay: keras.regularizers.Regularizer | None
+) -> list[layers.Layer]:
+    """Return the layers of F1 but the last one."""
+    modules = [layers.Input((784,))]
+    for _ in range(hidden_layers):
+        modules.append(layers.Dense(512, kernel_regularizer=decay))
+        if norm == "batch":
+            modules.append(layers.BatchNormalization(momentum=0.9))
+        if norm == "ghost":
+            modules.append(GhostBatchNormalization(ghost_size, momentum=0.9))
+        modules.append(layers.ReLU())
+    return modules
+
+
+def _convolutions(
+    height: int, width: int, channels: int, decay: keras.regularizers.Regularizer | None
+) -> list[layers.Layer]:
+    """Return the layers of "CNN" but the last one. The padding is that of PyTorch: one pixel on each side."""
+    modules = [
+        layers.Input((height * width * channels,)),
+        layers.Reshape((height, width, channels)),
+    ]
+    for outputs, stride in CONVOLUTIONS:
+        modules += [
+            layers.ZeroPadding2D(1),
+            layers.Conv2D(outputs, 3, stride, kernel_initializer=HE, kernel_regularizer=decay),
+            layers.ReLU(),
+        ]
+    return [*modules, layers.Flatten()]
 
 
 def _optimizer(

@@ -21,15 +21,26 @@ from hvdlab.torch import LAMB, LARS, GhostBatchNorm1d, NovoGrad
 from hvdlab.torch.noise import GradientNoise, LossWeights
 
 DECAY = 1e-4  # weight decay of the matrices
+CONVOLUTIONS = (
+    (16, 2),
+    (32, 2),
+    (64, 2),
+    (64, 1),
+)  # channels and stride of the convolutions of "CNN"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH_NORM = {"eps": 1e-3, "momentum": 0.1}  # as in Keras, whose momentum is that of the old value
-Data = tuple[np.ndarray, np.ndarray]  # images (n, 784) and labels (n,)
+Data = tuple[np.ndarray, np.ndarray]  # images (n, pixels) and labels (n,)
 
 
 class F1Training:
-    """The network, 784 - 512 x 5 - 10 with ReLU, and its optimizer.
+    """The network, F1 or a small convolutional one, and its optimizer.
+
+    F1 is 784 - 512 x 5 - 10 with ReLU. "CNN" has four 3 x 3 convolutions of 16, 32, 64 and 64 channels, each
+    with ReLU, and one dense layer.
 
     Args:
+        network: "F1", or "CNN" for a convolutional network without a norm. Default "F1".
+        image: height, width and channels of an image, for "CNN". Default (28, 28, 1).
         schedule: function step -> learning rate.
         steps: number of updates of the run.
         optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
@@ -48,6 +59,8 @@ class F1Training:
         schedule: Callable[[int], float],
         steps: int,
         *,
+        network: str = "F1",
+        image: tuple[int, int, int] = (28, 28, 1),
         optimizer: str = "SGD",
         norm: str = "batch",
         ghost_size: int = 64,
@@ -60,18 +73,17 @@ class F1Training:
         self.rates = [float(schedule(step)) for step in range(steps)]
         self.step, self.clip_norm = 0, clip_norm
         self.order = np.random.default_rng(seed)
-        modules = []
-        for layer in range(hidden_layers):
-            modules.append(nn.Linear(512 if layer else 784, 512))
-            if norm == "batch":
-                modules.append(nn.BatchNorm1d(512, **BATCH_NORM))
-            if norm == "ghost":
-                modules.append(GhostBatchNorm1d(512, ghost_size, **BATCH_NORM))
-            modules.append(nn.ReLU())
-        self.model = nn.Sequential(*modules, nn.Linear(512, 10)).to(DEVICE)
+        if network == "CNN":
+            modules = _convolutions(*image)
+        else:
+            modules = _dense_layers(hidden_layers, norm, ghost_size)
+        self.model = nn.Sequential(*modules).to(DEVICE)
         for module in self.model:
-            if isinstance(module, nn.Linear):  # the initial weights of Keras
-                nn.init.xavier_uniform_(module.weight)
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                if network == "CNN":
+                    nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                else:  # the initial weights of Keras
+                    nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         self.optimizer = _optimizer(optimizer, self.model)
         self.noise = self.weights = None
@@ -134,6 +146,35 @@ class F1Training:
             for x, y in zip(images.split(2500), labels.split(2500), strict=True)
         ]
         return float(sum(right)) / len(images)
+
+
+def _dense_layers(hidden_layers: int, norm: str, ghost_size: int) -> list[nn.Module]:
+    modules = []
+    for layer in range(hidden_layers):
+        modules.append(nn.Linear(512 if layer else 784, 512))
+        if norm == "batch":
+            modules.append(nn.BatchNorm1d(512, **BATCH_NORM))
+        if norm == "ghost":
+            modules.append(GhostBatchNorm1d(512, ghost_size, **BATCH_NORM))
+        modules.append(nn.ReLU())
+    return [*modules, nn.Linear(512, 10)]
+
+
+def _convolutions(height: int, width: int, channels: int) -> list[nn.Module]:
+    """Return the layers of "CNN". Its input is flat, with the channels last as in Keras."""
+    modules = [nn.Unflatten(1, (height, width, channels)), ChannelsFirst()]
+    for outputs, stride in CONVOLUTIONS:
+        modules += [nn.Conv2d(channels, outputs, 3, stride, padding=1), nn.ReLU()]
+        height, width, channels = -(-height // stride), -(-width // stride), outputs
+    return [*modules, nn.Flatten(), nn.Linear(height * width * channels, 10)]
+
+
+class ChannelsFirst(nn.Module):
+    """(n, height, width, channels) -> (n, channels, height, width), as PyTorch's layers need it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return a view of the images."""
+        return images.movedim(-1, 1)
 
 
 def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """The training of lab 7 computes the same in Keras and in PyTorch."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -32,15 +31,11 @@ def make(module, **options):
 
 def copy_weights(keras_training, torch_training):
     """Give the PyTorch network the weights of the Keras one."""
-    linear = [m for m in torch_training.model if isinstance(m, torch.nn.Linear)]
-    dense = [
-        layer for layer in keras_training.model.layers if isinstance(layer, keras.layers.Dense)
-    ]
+    weights = [weight.numpy() for weight in keras_training.model.trainable_weights]
     with torch.no_grad():
-        for to, layer in zip(linear, dense, strict=True):
-            matrix, bias = layer.get_weights()
-            to.weight.copy_(torch.from_numpy(matrix.T.copy()))
-            to.bias.copy_(torch.from_numpy(bias))
+        for to, array in zip(torch_training.model.parameters(), weights, strict=True):
+            axes = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[array.ndim]
+            to.copy_(torch.from_numpy(array.transpose(axes).copy()))
 
 
 OPTIMIZERS = ["SGD", "Adam", "LARS", "LARC", "LAMB", "NovoGrad"]
@@ -76,6 +71,19 @@ def test_one_update_is_the_same(optimizer, norm):
         np.testing.assert_allclose(*matrices, atol=5e-5)
     else:
         assert np.abs(matrices[0] - matrices[1]).mean() < 0.02
+
+
+def test_the_convolutional_network_is_the_same():
+    pair = [make(module, network="CNN", image=(14, 28, 2)) for module in PAIR]
+    copy_weights(*pair)
+    last = pair[1].model[-1].weight  # its inputs have the channels first, and those of Keras last
+    with torch.no_grad():
+        last.copy_(last.reshape(10, 2, 4, 64).movedim(3, 1).flatten(1).clone())
+    outputs = (
+        pair[0].model(IMAGES).numpy(),
+        pair[1].model(torch.from_numpy(IMAGES)).detach().numpy(),
+    )
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("module", PAIR)

@@ -1,0 +1,127 @@
+"""Measure when linear scaling with warmup reaches the accuracy of a small batch, and when it does not.
+
+    LAB_REFERENCE=recipe_cnn_search,recipe_cnn python labs/hvdlab/course/scaling_recipe.py   # or f1, cifar10
+
+The learning rate of SGD is searched once, at the small batch. Three rows per batch use this learning rate
+without further search: unscaled, linear, and linear with warmup. Three more rows, SGD, LARS and LAMB with
+warmup, use the best of ten learning rates that were tried at this batch with seed 0. The other seeds measure
+the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly to 0.
+
+The program writes `labs/results/recipe_NETWORK_search.csv` (all trials) and `recipe_NETWORK.csv` (the rows), and
+continues after an interruption. It takes about 45 minutes per network on one core.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from hvdlab import schedules
+from hvdlab.course.experiment import grid, is_wanted, reference, sweep
+from hvdlab.data import load_cifar10, load_fashion_mnist
+
+IMAGES, EPOCHS, SMALL = 10_000, 8, 16
+BATCHES = [64, 256, 512, 1024]
+WARMUP = 0.25  # fraction of the updates
+# The learning rates that are tried, a factor of 2 apart.
+RATES = {
+    "SGD": 0.001 * 2.0 ** np.arange(10),
+    "LARS": 2.0 ** np.arange(-4, 6),
+    "LAMB": 0.0005 * 2.0 ** np.arange(10),
+}
+# name: the rule that gives the learning rate at k times the small batch, and whether it is warmed up
+RULES: dict[str, tuple[Callable[[float], float], bool]] = {
+    "unscaled": (lambda k: 1, False),
+    "square root": (lambda k: k**0.5, False),
+    "linear": (lambda k: k, False),
+    "linear with warmup": (lambda k: k, True),
+}
+NETWORKS = {
+    "cnn": {"network": "CNN"},
+    "f1": {"network": "F1"},
+    "cifar10": {"network": "CNN", "image": (32, 32, 3)},
+}
+Data = tuple[np.ndarray, np.ndarray]
+
+
+def data(network: str) -> tuple[Data, Data]:
+    """Return the training and the test images of a network, flat and with mean 0, and their labels.
+
+    Args:
+        network: "cnn" or "f1" for Fashion-MNIST, "cifar10" for CIFAR-10.
+    """
+    cifar10 = network == "cifar10"
+    every = load_cifar10() if cifar10 else load_fashion_mnist()
+    mean, std = (0.473, 0.251) if cifar10 else (0.286, 0.353)
+
+    def flat(images: np.ndarray) -> np.ndarray:
+        return ((images.reshape(len(images), -1) / 255 - mean) / std).astype("float32")
+
+    train = flat(every.train_images[:IMAGES]), every.train_labels[:IMAGES].astype("int32")
+    return train, (flat(every.test_images), every.test_labels.astype("int32"))
+
+
+def schedule(rate: float, steps: int, warmup: bool) -> schedules.Schedule:
+    """Return a learning rate that falls linearly to 0, with or without a gradual warmup from 0."""
+    fall = schedules.polynomial_decay(rate, steps, power=1)
+    return schedules.gradual_warmup(fall, int(WARMUP * steps), start=0) if warmup else fall
+
+
+def trials() -> list[dict]:
+    """Return the settings of the search: ten learning rates per optimizer and batch, with seed 0."""
+    found = grid(optimizer=["SGD"], batch_size=[SMALL], warmup=[False], rate=RATES["SGD"].tolist())
+    for optimizer, rates in RATES.items():
+        found += grid(optimizer=[optimizer], batch_size=BATCHES, warmup=[True], rate=rates.tolist())
+    return found
+
+
+def best(search: pd.DataFrame, optimizer: str, batch_size: int) -> float:
+    """Return the best learning rate that was tried."""
+    tried = search.query("optimizer == @optimizer and batch_size == @batch_size")
+    return float(tried.loc[tried["test_accuracy"].idxmax(), "rate"])
+
+
+def rows(search: pd.DataFrame, batch_sizes: Sequence[int] = BATCHES) -> list[dict]:
+    """Return the settings of each row of the comparison, without the seed."""
+    base = best(search, "SGD", SMALL)
+    small = {"optimizer": "SGD", "batch_size": SMALL, "warmup": False, "rate": base}
+    found = [{"row": "small batch", **small}]
+    for batch in batch_sizes:
+        for name, (rule, warmup) in RULES.items():
+            rate = base * rule(batch / SMALL)
+            found.append(
+                {**small, "row": name, "batch_size": batch, "warmup": warmup, "rate": rate}
+            )
+        for optimizer in RATES:
+            rate = best(search, optimizer, batch)
+            tuned = {"optimizer": optimizer, "batch_size": batch, "warmup": True, "rate": rate}
+            found.append({"row": f"tuned {optimizer}", **tuned})
+    return found
+
+
+def main() -> None:
+    """Measure the networks that LAB_REFERENCE names, with PyTorch."""
+    from hvdlab.course.f1_training_torch import F1Training
+
+    for network, options in NETWORKS.items():
+        name = f"recipe_{network}"
+        if not (is_wanted(name) or is_wanted(f"{name}_search")):
+            continue
+        train, test = data(network)
+
+        def run(
+            optimizer: str, batch_size: int, warmup: bool, rate: float, seed: int = 0, row: str = ""
+        ) -> dict:
+            steps = schedules.updates(IMAGES, [batch_size] * EPOCHS)
+            made = schedule(rate, steps, warmup)
+            net = F1Training(seed, made, steps, optimizer=optimizer, norm="none", **options)
+            (last,) = net.fit(train, test, batch_size, EPOCHS, EPOCHS)
+            return {"test_accuracy": last["test_accuracy"]}
+
+        sweep(f"{name}_search", run, trials())
+        chosen = rows(reference(f"{name}_search"))
+        sweep(name, run, [{**row, "seed": seed} for row in chosen for seed in range(1, 6)])
+
+
+if __name__ == "__main__":
+    main()
