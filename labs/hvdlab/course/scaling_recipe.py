@@ -1,6 +1,8 @@
 """Measure when linear scaling with warmup reaches the accuracy of a small batch, and when it does not.
 
-    LAB_REFERENCE=recipe_cnn_search,recipe_cnn python labs/hvdlab/course/scaling_recipe.py   # or f1, cifar10
+    LAB_REFERENCE=recipe_cnn_search,recipe_cnn python labs/hvdlab/course/scaling_recipe.py
+
+or with recipe_f1 or recipe_cifar10 in place of recipe_cnn.
 
 The learning rate of SGD is searched once, at the small batch. Three rows per batch use this learning rate
 without further search: unscaled, linear, and linear with warmup. Three more rows, SGD, LARS and LAMB with
@@ -99,29 +101,29 @@ def rows(search: pd.DataFrame, batch_sizes: Sequence[int] = BATCHES) -> list[dic
     return found
 
 
-def main() -> None:
-    """Measure the networks that LAB_REFERENCE names, with PyTorch."""
+def measure(network: str) -> None:
+    """Search the learning rates of a network, and measure the rows of the comparison, with PyTorch."""
     from hvdlab.course.f1_training_torch import F1Training
 
-    for network, options in NETWORKS.items():
-        name = f"recipe_{network}"
-        if not (is_wanted(name) or is_wanted(f"{name}_search")):
-            continue
-        train, test = data(network)
+    train, test = data(network)
 
-        def run(
-            optimizer: str, batch_size: int, warmup: bool, rate: float, seed: int = 0, row: str = ""
-        ) -> dict:
-            steps = schedules.updates(IMAGES, [batch_size] * EPOCHS)
-            made = schedule(rate, steps, warmup)
-            net = F1Training(seed, made, steps, optimizer=optimizer, norm="none", **options)
-            (last,) = net.fit(train, test, batch_size, EPOCHS, EPOCHS)
-            return {"test_accuracy": last["test_accuracy"]}
+    def run(
+        optimizer: str, batch_size: int, warmup: bool, rate: float, seed: int = 0, row: str = ""
+    ) -> dict:
+        steps = schedules.updates(IMAGES, [batch_size] * EPOCHS)
+        made = schedule(rate, steps, warmup)
+        options = {"optimizer": optimizer, "norm": "none", **NETWORKS[network]}
+        training = F1Training(seed, made, steps, **options)
+        (last,) = training.fit(train, test, batch_size, EPOCHS, EPOCHS)
+        return {"test_accuracy": last["test_accuracy"]}
 
-        sweep(f"{name}_search", run, trials())
-        chosen = rows(reference(f"{name}_search"))
-        sweep(name, run, [{**row, "seed": seed} for row in chosen for seed in range(1, 6)])
+    name = f"recipe_{network}"
+    sweep(f"{name}_search", run, trials())
+    chosen = rows(reference(f"{name}_search"))
+    sweep(name, run, [{**row, "seed": seed} for row in chosen for seed in range(1, 6)])
 
 
 if __name__ == "__main__":
-    main()
+    for wanted in NETWORKS:
+        if is_wanted(f"recipe_{wanted}") or is_wanted(f"recipe_{wanted}_search"):
+            measure(wanted)
