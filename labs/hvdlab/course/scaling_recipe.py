@@ -9,8 +9,8 @@ without further search: unscaled, linear, and linear with warmup. Three more row
 warmup, use the best of ten learning rates that were tried at this batch with seed 0. The other seeds measure
 the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly to 0.
 
-The program writes `labs/results/recipe_NETWORK_search.csv` (all trials) and `recipe_NETWORK.csv` (the rows), and
-continues after an interruption. It takes about 45 minutes per network on one core.
+The program writes `labs/results/recipe_NETWORK_search.csv` (all trials) and `recipe_NETWORK.csv` (the rows),
+and continues after an interruption. It takes about 45 minutes per network on one core.
 """
 
 from collections.abc import Callable, Sequence
