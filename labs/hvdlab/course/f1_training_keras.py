@@ -121,7 +121,7 @@ class F1Training:
             logits = self.model(images, training=True)
             losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
             loss = keras.ops.mean(losses)
-        matrices = [w for w in self.model.trainable_weights if len(w.shape) == 2]
+        matrices = [w for w in self.model.trainable_weights if len(w.shape) > 1]
         gradients = tape.gradient(loss, [w.value for w in matrices])
         pairs = zip(matrices, gradients, strict=True)
         return [(float(np.linalg.norm(w)), float(np.linalg.norm(g))) for w, g in pairs]

@@ -119,7 +119,7 @@ class F1Training:
         self.model.train().zero_grad()
         x, y = _tensors(images, labels)
         F.cross_entropy(self.model(x), y).backward()
-        matrices = [w for w in self.model.parameters() if w.dim() == 2]
+        matrices = [w for w in self.model.parameters() if w.dim() > 1]
         return [(float(w.detach().norm()), float(w.grad.norm())) for w in matrices]
 
     def _update(self, images: Tensor, labels: Tensor) -> None:

@@ -9,18 +9,24 @@ without further search: unscaled, linear, and linear with warmup. Three more row
 warmup, use the best of ten learning rates that were tried at this batch with seed 0. The other seeds measure
 the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly to 0.
 
-The program writes `labs/results/recipe_NETWORK_search.csv` (all trials) and `recipe_NETWORK.csv` (the rows),
-and continues after an interruption. It takes about 45 minutes per network on one core.
+The program writes `labs/results/recipe_NETWORK_search.csv` (all trials), `recipe_NETWORK.csv` (the rows) and
+`recipe_NETWORK_noise.csv` (the gradient noise scale of lab 6 after each epoch at the small batch). It
+continues after an interruption, and takes about 45 minutes per network on one core.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from hvdlab import schedules
-from hvdlab.course.experiment import grid, is_wanted, reference, sweep
+from hvdlab.course.experiment import grid, is_wanted, sweep
 from hvdlab.data import load_cifar10, load_fashion_mnist
+from hvdlab.noise_scale import estimate
+
+if TYPE_CHECKING:
+    from hvdlab.course.f1_training_torch import F1Training
 
 IMAGES, EPOCHS, SMALL = 10_000, 8, 16
 BATCHES = [64, 256, 512, 1024]
@@ -118,12 +124,35 @@ def measure(network: str) -> None:
         return {"test_accuracy": last["test_accuracy"]}
 
     name = f"recipe_{network}"
-    sweep(f"{name}_search", run, trials())
-    chosen = rows(reference(f"{name}_search"))
-    sweep(name, run, [{**row, "seed": seed} for row in chosen for seed in range(1, 6)])
+    search = sweep(f"{name}_search", run, trials())
+    sweep(name, run, [{**row, "seed": seed} for row in rows(search) for seed in range(1, 6)])
+
+    def noise(seed: int) -> list[dict]:
+        steps = schedules.updates(IMAGES, [SMALL] * EPOCHS)
+        falling = schedule(best(search, "SGD", SMALL), steps, warmup=False)
+        training = F1Training(seed, falling, steps, norm="none", **NETWORKS[network])
+        found = []
+        for epoch in range(1, EPOCHS + 1):
+            training.fit(train, test, SMALL, 1)
+            found.append({"epoch": epoch, "noise_scale": noise_scale_of(training, train)})
+        return found
+
+    sweep(f"{name}_noise", noise, grid(seed=[1, 2, 3]))
+
+
+def noise_scale_of(training: "F1Training", train: Data, small: int = 50) -> float:
+    """Return tr Sigma / |G|^2 of the weight matrices, from all images and from batches of 50."""
+
+    def norm2(batch: slice) -> float:
+        norms = training.matrix_norms(train[0][batch], train[1][batch])
+        return sum(g_norm**2 for _, g_norm in norms)
+
+    small_norm2 = np.mean([norm2(slice(i, i + small)) for i in range(0, IMAGES, small)])
+    squared, trace = estimate(small_norm2, norm2(slice(IMAGES)), small, IMAGES)
+    return trace / squared
 
 
 if __name__ == "__main__":
     for wanted in NETWORKS:
-        if is_wanted(f"recipe_{wanted}") or is_wanted(f"recipe_{wanted}_search"):
+        if any(is_wanted(f"recipe_{wanted}{part}") for part in ("", "_search", "_noise")):
             measure(wanted)
