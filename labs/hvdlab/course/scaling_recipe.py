@@ -5,16 +5,17 @@
 or with recipe_f1 or recipe_cifar10 in place of recipe_cnn.
 
 The learning rate of SGD is searched once, at the small batch. Three rows per batch use this learning rate
-without further search: unscaled, linear, and linear with warmup. Three more rows, SGD, LARS and LAMB with
-warmup, use the best of ten learning rates that were tried at this batch with seed 0. The other seeds measure
-the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly to 0.
+without further search: unscaled, linear, and linear with warmup. More rows, SGD with warmup and for "cnn" also
+LARS and LAMB, use the best of ten learning rates that were tried at this batch with seed 0. The seeds 1 to 5
+measure the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly to 0.
 
 The program writes `labs/results/recipe_NETWORK_search.csv` (all trials), `recipe_NETWORK.csv` (the rows) and
 `recipe_NETWORK_noise.csv` (the gradient noise scale of lab 6 after each epoch at the small batch). It
 continues after an interruption, and takes about 45 minutes per network on one core.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from hvdlab.course.f1_training_torch import F1Training
 
 IMAGES, EPOCHS, SMALL = 10_000, 8, 16
-BATCHES = [64, 256, 512, 1024]
 WARMUP = 0.25  # fraction of the updates
 # The learning rates that are tried, a factor of 2 apart.
 RATES = {
@@ -44,10 +44,27 @@ RULES: dict[str, tuple[Callable[[float], float], bool]] = {
     "linear": (lambda k: k, False),
     "linear with warmup": (lambda k: k, True),
 }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared for a network.
+
+    Args:
+        options: the network, as arguments of F1Training.
+        batches: the batch sizes next to the small one.
+        optimizers: whose learning rates are searched at each of these batches.
+    """
+
+    options: dict
+    batches: tuple[int, ...]
+    optimizers: tuple[str, ...]
+
+
 NETWORKS = {
-    "cnn": {"network": "CNN"},
-    "f1": {"network": "F1"},
-    "cifar10": {"network": "CNN", "image": (32, 32, 3)},
+    "cnn": Comparison({"network": "CNN"}, (64, 256, 512, 1024), ("SGD", "LARS", "LAMB")),
+    "f1": Comparison({"network": "F1"}, (64, 256, 1024), ("SGD",)),
+    "cifar10": Comparison({"network": "CNN", "image": (32, 32, 3)}, (64, 256, 1024), ("SGD",)),
 }
 Data = tuple[np.ndarray, np.ndarray]
 
@@ -75,11 +92,13 @@ def schedule(rate: float, steps: int, warmup: bool) -> schedules.Schedule:
     return schedules.gradual_warmup(fall, int(WARMUP * steps), start=0) if warmup else fall
 
 
-def trials() -> list[dict]:
+def trials(compared: Comparison) -> list[dict]:
     """Return the settings of the search: ten learning rates per optimizer and batch, with seed 0."""
     found = grid(optimizer=["SGD"], batch_size=[SMALL], warmup=[False], rate=RATES["SGD"].tolist())
-    for optimizer, rates in RATES.items():
-        found += grid(optimizer=[optimizer], batch_size=BATCHES, warmup=[True], rate=rates.tolist())
+    for optimizer in compared.optimizers:
+        rates = RATES[optimizer].tolist()
+        batches = compared.batches
+        found += grid(optimizer=[optimizer], batch_size=batches, warmup=[True], rate=rates)
     return found
 
 
@@ -89,18 +108,18 @@ def best(search: pd.DataFrame, optimizer: str, batch_size: int) -> float:
     return float(tried.loc[tried["test_accuracy"].idxmax(), "rate"])
 
 
-def rows(search: pd.DataFrame, batch_sizes: Sequence[int] = BATCHES) -> list[dict]:
+def rows(search: pd.DataFrame, compared: Comparison) -> list[dict]:
     """Return the settings of each row of the comparison, without the seed."""
     base = best(search, "SGD", SMALL)
     small = {"optimizer": "SGD", "batch_size": SMALL, "warmup": False, "rate": base}
     found = [{"row": "small batch", **small}]
-    for batch in batch_sizes:
+    for batch in compared.batches:
         for name, (rule, warmup) in RULES.items():
             rate = base * rule(batch / SMALL)
             found.append(
                 {**small, "row": name, "batch_size": batch, "warmup": warmup, "rate": rate}
             )
-        for optimizer in RATES:
+        for optimizer in compared.optimizers:
             rate = best(search, optimizer, batch)
             tuned = {"optimizer": optimizer, "batch_size": batch, "warmup": True, "rate": rate}
             found.append({"row": f"tuned {optimizer}", **tuned})
@@ -111,26 +130,28 @@ def measure(network: str) -> None:
     """Search the learning rates of a network, and measure the rows of the comparison, with PyTorch."""
     from hvdlab.course.f1_training_torch import F1Training
 
-    train, test = data(network)
+    (train, test), compared = data(network), NETWORKS[network]
 
     def run(
         optimizer: str, batch_size: int, warmup: bool, rate: float, seed: int = 0, row: str = ""
     ) -> dict:
         steps = schedules.updates(IMAGES, [batch_size] * EPOCHS)
         made = schedule(rate, steps, warmup)
-        options = {"optimizer": optimizer, "norm": "none", **NETWORKS[network]}
+        options = {"optimizer": optimizer, "norm": "none", **compared.options}
         training = F1Training(seed, made, steps, **options)
         (last,) = training.fit(train, test, batch_size, EPOCHS, EPOCHS)
         return {"test_accuracy": last["test_accuracy"]}
 
     name = f"recipe_{network}"
-    search = sweep(f"{name}_search", run, trials())
-    sweep(name, run, [{**row, "seed": seed} for row in rows(search) for seed in range(1, 6)])
+    search = sweep(f"{name}_search", run, trials(compared))
+    sweep(
+        name, run, [{**row, "seed": seed} for row in rows(search, compared) for seed in range(1, 6)]
+    )
 
     def noise(seed: int) -> list[dict]:
         steps = schedules.updates(IMAGES, [SMALL] * EPOCHS)
         falling = schedule(best(search, "SGD", SMALL), steps, warmup=False)
-        training = F1Training(seed, falling, steps, norm="none", **NETWORKS[network])
+        training = F1Training(seed, falling, steps, norm="none", **compared.options)
         found = []
         for epoch in range(1, EPOCHS + 1):
             training.fit(train, test, SMALL, 1)
