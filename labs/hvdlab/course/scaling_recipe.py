@@ -5,9 +5,10 @@
 or with recipe_f1 or recipe_cifar10 in place of recipe_cnn.
 
 The learning rate of SGD is searched once, at the small batch. Three rows per batch use this learning rate
-without further search: unscaled, linear, and linear with warmup. More rows, SGD with warmup and for "cnn" also
-LARS and LAMB, use the best of ten learning rates that were tried at this batch with seed 0. The seeds 1 to 5
-measure the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly to 0.
+without further search: unscaled, linear, and linear with warmup. More rows, SGD with warmup and for "cnn"
+also LARS and LAMB, use the best of ten learning rates that were tried at this batch with seed 0. The seeds
+1 to 5 measure the rows. Each run makes eight epochs over 10,000 images, and its learning rate falls linearly
+to 0.
 
 The program writes `labs/results/recipe_NETWORK_search.csv` (all trials), `recipe_NETWORK.csv` (the rows) and
 `recipe_NETWORK_noise.csv` (the gradient noise scale of lab 6 after each epoch at the small batch). It
