@@ -693,7 +693,7 @@ print(f"your choice for 240 s: {decision}")
 # images, if both fit the training images about equally well, is called the **generalisation gap**. With the
 # same number of epochs our reference run found 0.24 percentage points between batches of 64 and 500, with a
 # standard error of 0.16 (n = 10), so it may be no gap at all. The optional notebook [The generalisation
-# gap](06_more_generalisation_gap.ipynb) makes the experiment and explains sharp minima. No later lab needs it.
+# gap](06_more_generalisation_gap.ipynb) makes the experiment. No later lab needs it.
 #
 # ## The law in a data centre
 #
@@ -826,7 +826,7 @@ pd.DataFrame(rows).set_index("network").round(1)
 # The critical batch depends on the task and not on the machine: 84 sequences for this language model, 47,100
 # images for ResNet-50, and 317,000 clicks for the recommendation network DLRM. For the last three networks of
 # the table the law breaks. *CosmoFlow* was not tuned equally well at batch 32 and 64, *3D U-Net* shows no effect
-# of batches from 2 to 84, and *Llama 2 70B LoRA*, a fine-tuning (lab 15), follows a bent curve. All numbers were
+# of batches from 2 to 84, and *Llama 2 70B LoRA*, a fine-tuning (lab 15), follows a bent curve. The numbers were
 # recomputed from public files and not verified by MLCommons Association.
 #
 # ## Critical batch size and training tokens
@@ -834,9 +834,10 @@ pd.DataFrame(rows).set_index("network").round(1)
 # Language models read *tokens*, which are words or pieces of words. Each new generation has more parameters and
 # reads more tokens. Which of the two makes its critical batch larger? [Zhang et al.
 # (2024)](https://arxiv.org/abs/2410.21676) varied one at a time, with networks of 85 million to 1.2 billion
-# parameters. They fitted $B_\text{crit} \propto D^{0.47}$ for $D$ tokens, and only $N^{0.087}$ for $N$ parameters
-# with the same tokens. For example, eight times as many tokens make the critical batch $8^{0.47} = 2.7$ times
-# larger, and eight times as many parameters $8^{0.087} = 1.2$ times.
+# parameters. They call a batch critical if it needs 20 % more steps than perfect scaling, and fitted
+# $B_\text{crit} \propto D^{0.47}$ for $D$ tokens, and $N^{0.087}$ for $N$ parameters with the same tokens. For
+# example, eight times as many tokens make it $8^{0.47} = 2.7$ times larger, and eight times as many parameters
+# $8^{0.087} = 1.2$ times.
 #
 # [Merrill et al. (2025)](https://arxiv.org/abs/2505.23971) measured it *during* the training of models with 1
 # and 7 billion parameters. For both it starts near zero, grows quickly, and levels off near 4,096 sequences.

@@ -864,14 +864,14 @@ review_exercises.check_review_conversion(review_conversion)
 # **Level:** blank page.
 #
 # **What:** Write `plan_run(measured, batches, max_ranks, budget)`. Choose the number of ranks, from 1 to
-# `max_ranks`, and the batch of a rank, from the list `batches`, so that the run ends within `budget` seconds.
-# Return `{"ranks": ..., "batch": ..., "epochs": ..., "seconds": ...}` of the plan with the fewest rank-seconds,
-# which are ranks times seconds. Return `None` if no plan is in time.
+# `max_ranks`, and the batch of a rank, from `batches`, so that the run ends within `budget` seconds. Return
+# `{"ranks": ..., "batch": ..., "epochs": ..., "seconds": ...}` of the plan with the fewest rank-seconds (ranks
+# times seconds), or `None` if no plan is in time.
 #
 # `measured` is a dict with the seconds of one process: `start_up`, `image` (reading and computing one training
-# image) and `evaluation` (after each epoch). `exchange` is the time of one all-reduce on several ranks. `images`
-# is the number of training images. The epochs follow the law of lab 6, `e0 * (1 + B / b_crit)` with the batch `B`
-# of all ranks. They are rounded up, because the accuracy is measured after whole epochs.
+# image) and `evaluation` (after each epoch). `exchange` is the time of one all-reduce. `images` is the number of
+# training images. The epochs follow the law of lab 6, `e0 * (1 + B / b_crit)` with the batch `B` of all ranks.
+# They are rounded up, because the accuracy is measured after whole epochs.
 #
 # **Why:** You should know the seconds and the price of a run before you start it.
 #
@@ -885,7 +885,7 @@ review_exercises.check_review_conversion(review_conversion)
 #
 # <details><summary>Hint 1</summary>In the example below 2 ranks and a batch of 100 need 2.5 (1 + 200 / 2000)
 # = 2.75, so 3 epochs. An epoch has 250 steps and takes 20 + 2 + 250 x 0.03 = 29.5 s, and the run 94.5
-# s. Compute all plans like this.</details>
+# s. Compute all plans.</details>
 
 
 # %%
