@@ -198,8 +198,8 @@ REFUSED = {
     ],
     "plan_run": [
         (
-            lambda *a: {"ranks": 2, "batch": 200, "epochs": 3, "seconds": 83.25},
-            "“much time”: 2 ranks with 200",
+            lambda *a: {"ranks": 2, "batch": 100, "epochs": 3, "seconds": 94.5},
+            "“much time”: 2 ranks with 100",
         ),
         (planned(cheapest, epochs=lambda m, count, batch: count), FORECAST),
         (planned(cheapest, epochs=of_one_rank), FORECAST),
