@@ -68,9 +68,9 @@ if data.synthetic:
 # seed), the same 60 epochs, and Adam.
 
 # %%
-# Prediction 6: which batch has the higher held-out accuracy, "64" or "500", and why? Replace both
+# Prediction 7: which batch has the higher held-out accuracy, "64" or "500", and why? Replace both
 # values of None.
-gap_prediction = workbook.predict(6, None, reason=None)
+gap_prediction = workbook.predict(7, None, reason=None)
 
 # %%
 EPOCHS = by_run_length(quick=3, learner=60, reference=60)
@@ -151,7 +151,7 @@ describe(
 # *Second*, that sharpness and gap appear together does not prove that the sharpness is the cause. A later
 # section shows why it is disputed.
 #
-# ## Exercise 7: One step of the sharpness search
+# ## Exercise 10: One step of the sharpness search
 #
 # **What:** one step of the search for the worst point in the box. Each weight moves by *half of its
 # half-width* $h_i = \varepsilon (|w_i| + 1)$ uphill, along the *sign* of its gradient. Then it is put back
@@ -233,7 +233,7 @@ describe(
 # $\max(0, w x / 4) = \max(0, w x) / 4$. If you divide the weights and biases of the first layer by 4 and
 # multiply the weights of the second layer by 4, *the network computes the same function* for every image.
 #
-# ## Exercise 8: The same function with other weights
+# ## Exercise 11: The same function with other weights
 #
 # **What:** return the weights of a network that computes the same function.
 #

@@ -2,14 +2,11 @@
 # # Lab 6: Scaling the batch
 #
 # In 2018 a team trained DeepLabv3+, a network that finds storms in climate data, on 27,360 GPUs of the
-# supercomputer Summit, with a parallel efficiency of 90.7 % ([Kurth et al.
-# 2018](https://research.nvidia.com/publication/2018-11_exascale-deep-learning-climate-analytics)). This means
-# that the GPUs reached 90.7 % of the throughput of perfect scaling. So the number of images per second can
-# grow very far. But every GPU that is added also makes the *batch* larger, and a larger batch changes the
-# training itself. By 2018, researchers had used batches of tens of thousands for images and text, and of
-# millions for the game Dota 2. Still larger ones brought [rapidly diminishing
-# returns](https://openai.com/index/how-ai-training-scales/). This lab explains where that limit comes from,
-# how to measure it in advance, and how to choose a batch size.
+# supercomputer Summit. The GPUs reached 90.7 % of the throughput of perfect scaling ([Kurth et al.
+# 2018](https://research.nvidia.com/publication/2018-11_exascale-deep-learning-climate-analytics)). So the
+# number of images per second can grow very far. But every GPU that is added also makes the *batch* larger,
+# and a larger batch changes the training itself. Beyond some size it brings [rapidly diminishing
+# returns](https://openai.com/index/how-ai-training-scales/). Where does that limit come from?
 #
 # **After this lab you can**
 #
@@ -18,13 +15,15 @@
 # * compute the gradient noise scale from two gradient norms, and explain what it predicts;
 # * compute steps and images for any batch from the law of steps, and fit this law to measurements;
 # * choose a batch for a given deadline and price, and defend the choice;
-# * read a critical batch size from published results of data centres, and say where the law breaks.
+# * read a critical batch size from published results, say where the law breaks, and compute what a growing
+#   batch saves.
 #
 # **Builds on** lab 3 (mini-batches, throughput, how the experiments work) and lab 4 (data parallelism).
-# **Time:** 110 minutes if you read everything and do every exercise. The computer needs about five of them.
+# **Time:** 150 minutes if you read everything and do every exercise. The computer needs about five of them.
 # The optional notebook, "The generalisation gap", takes another 45 minutes.
 
 # %% tags=["folded"]
+import inspect
 import time
 
 import matplotlib.pyplot as plt
@@ -43,6 +42,8 @@ from hvdlab.course.large_batch_tables import (
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab06_batch_choice as choice_exercises
+from hvdlab.exercises import lab06_batch_ramp as ramp_exercises
+from hvdlab.exercises import lab06_noise_scale as noise_exercises
 from hvdlab.exercises import lab06_scaling_the_batch as exercises
 from hvdlab.exercises import lab06_straight_line as line_exercises
 
@@ -51,12 +52,11 @@ workbook = Workbook(6)
 # %% [markdown]
 # ## Keras or PyTorch
 #
-# All experiments of this lab run in Keras and in PyTorch. Set `FRAMEWORK` to the one that you prefer. It
-# selects one of two modules, `labs/hvdlab/course/dense_training_keras.py` or `dense_training_torch.py`. Both
-# contain a class `DenseNetwork` with the same methods, and each method is a few lines long. Open the file of
-# your framework and read `train` and `gradient` before you continue, because the rest of the lab calls them.
-# The shipped reference results, which the figures show as lines, were measured with Keras. With PyTorch your
-# points scatter around the same lines.
+# Set `FRAMEWORK` to the framework that you prefer. It selects the module
+# `labs/hvdlab/course/dense_training_keras.py` or `dense_training_torch.py`. Both contain a class
+# `DenseNetwork` with the same short methods. Read `train` and `gradient` before you continue, because the
+# lab calls them. The reference results, which the figures show as lines, were measured with Keras. With
+# PyTorch your points scatter around the same lines.
 
 # %%
 FRAMEWORK = "keras"  # or "torch"
@@ -65,11 +65,10 @@ training = frameworks.load("dense_training", FRAMEWORK)
 # %% [markdown]
 # The data are Fashion-MNIST: 60,000 training images of 784 pixels in ten classes. Of the 10,000 test images,
 # 4,000 are held out to decide whether a training has reached its goal. The network has one hidden layer of
-# 128 units, so that hundreds of trainings fit into minutes.
+# 128 units.
 #
 # `network.train` takes a table of image numbers, with one row per step. The function `shuffled` makes these
-# numbers: it returns one random permutation of all images after the other, so that each image is read once
-# per *epoch* (one pass over the training set).
+# numbers. It reads each image once per *epoch* (one pass over the training set), in random order.
 
 
 # %% tags=["folded"]
@@ -91,34 +90,31 @@ network = training.DenseNetwork([128])
 # ## Throughput and the limit of the batch
 #
 # A *rank* is one of the N processes that train together. In data-parallel training each rank computes the
-# gradient of its own $b$ images, and an all-reduce averages the N gradients. Lab 4 showed that the result is
-# the same step as that of one process with all $B = N b$ images. These images together are the *global
-# batch*. For example, 64 ranks with 32 images each take steps with $B = 2{,}048$. **In this lab a single
-# process therefore stands in for many ranks.** Read every axis called "batch size" as "number of ranks times
-# images per rank".
+# gradient of its own $b$ images, and an all-reduce averages the N gradients. The result is the step of one
+# process with all $B = N b$ images, the *global batch*. For example, 64 ranks with 32 images each take steps
+# with $B = 2{,}048$. **In this lab a single process therefore stands in for many ranks.** Read "batch
+# size" as "number of ranks times images per rank".
 #
-# Can the batch grow indefinitely? There are four answers, because four quantities change with it:
+# Can the batch grow indefinitely? Four quantities change with it:
 #
 # 1. **Images per second.** They grow with the number of ranks, as long as the network keeps up. Kurth et al.
-#    trained two networks: Tiramisu on 5,300 GPUs with a parallel efficiency of 79 %, and DeepLabv3+ on 27,360
-#    GPUs with 90.7 %. By this measure there is hardly a limit.
+#    also trained Tiramisu, on 5,300 GPUs with a parallel efficiency of 79 %.
 # 2. **Steps.** A larger batch makes a better gradient, so training needs fewer steps to reach the same
 #    accuracy. But their number does not fall forever.
 # 3. **Images read.** This is steps times batch. If the batch doubles and the steps fall by less than half,
-#    training reads more images in total and costs more.
+#    training costs more.
 # 4. **Accuracy.** With the same number of epochs a large batch often ends with a lower accuracy on new
 #    images.
 #
-# A small example shows why images per second are not enough. With 60,000 images and $B = 60$ an epoch has
-# 1,000 steps. With $B = 6{,}000$ it has 10. If 100 times more ranks read the images 100 times faster, the
-# epoch takes a hundredth of the time. But ten steps may not be enough to learn what 1,000 steps learn. So the
-# question is how the number of *necessary* steps depends on the batch.
+# For example, with 60,000 images and $B = 60$ an epoch has 1,000 steps. With $B = 6{,}000$ it has 10. If 100
+# times more ranks read the images 100 times faster, the epoch takes a hundredth of the time. But ten steps may
+# not learn what 1,000 steps learn. So how does the number of *necessary* steps depend on the batch?
 #
 # ## Steps to convergence
 #
-# [Shallue et al. (2018)](https://arxiv.org/abs/1811.03600) measured this on many networks and data sets. For
-# each batch size they counted the *steps to convergence*, that is, the steps until a fixed accuracy was
-# reached, the *goal*. They found the same three regimes everywhere:
+# [Shallue et al. (2018)](https://arxiv.org/abs/1811.03600) counted the *steps to convergence* for each batch
+# size, that is, the steps until a fixed accuracy was reached, the *goal*. They found the same three regimes
+# everywhere:
 #
 # * **Perfect scaling.** While the batch is small, twice the batch needs half the steps. The images read stay
 #   the same, so twice the ranks need half the time at the same cost.
@@ -128,15 +124,13 @@ network = training.DenseNetwork([128])
 #
 # ![Curve of the steps to a goal against the batch size on logarithmic axes. It falls along a straight line of perfect scaling, bends at the critical batch size, and ends at a constant minimum number of steps](pictures/scaling_regimes.svg)
 #
-# Where the curve bends depends on the network, the data and the optimizer, and differed greatly between their
-# tasks. A comparison of batches is only fair if every batch has its own best learning rate, because the best
-# rate grows with the batch. To respect this rule, Shallue et al. trained 168,160 models. This lab tries three
-# learning rates per batch.
+# Where the curve bends depends on the network, the data and the optimizer. A comparison of batches is only
+# fair if every batch has its own best learning rate, because the best rate grows with the batch. To respect
+# this rule, Shallue et al. trained 168,160 models. This lab tries three learning rates per batch.
 #
 # ## Gradient noise scale
 #
-# Why do the returns diminish, and can we know the bend before we have paid for it? Both answers come from the
-# *noise* of the gradient.
+# Can we know the bend before we have paid for it? The answer comes from the *noise* of the gradient.
 #
 # The **true gradient** $G$ is the mean gradient over all images that we could draw. A batch gives only an
 # estimate of it. Each image has its own gradient, and these scatter around $G$. Their scatter is described by
@@ -163,12 +157,10 @@ network = training.DenseNetwork([128])
 #
 # $$B_\text{simple} = \frac{\operatorname{tr} \Sigma}{|G|^2}.$$
 #
-# The index says that this is the *simple* noise scale of the paper. A later section derives a
-# second one, $B_\text{noise}$, and compares both. "Noise scale" without a name means $B_\text{simple}$.
-#
 # In the example it is $5 / 9 = 0.6$ images, because the four images largely agree. For real networks it is
 # hundreds to millions. The paper's claim is that this number, measured in *one* run with *one* batch size,
-# predicts the order of magnitude of the batch at which perfect scaling ends.
+# predicts the order of magnitude of the batch at which perfect scaling ends. "Noise scale" without a name means
+# $B_\text{simple}$. A later section derives a second one, $B_\text{noise}$.
 #
 # ## Two-batch estimator
 #
@@ -235,19 +227,17 @@ exercises.check_two_batch_estimate(two_batch_estimate)
 # **What:** from the gradients of all ranks compute the two squared norms that the estimator needs, and the
 # average gradient for the step.
 #
-# **Why:** this is where the two batch sizes come from in real data-parallel training. With Horovod the
-# average would be the result of `hvd.allreduce`.
+# **Why:** this is where the two batch sizes come from. With Horovod the average would be the result of
+# `hvd.allreduce`.
 #
-# **Signature:** `norms_before_and_after(ranks)` takes a list with one entry per rank. Each entry is the
-# gradient of that rank, a list of arrays, one for each weight array of the network. Return
-# `(small_norm2, big_norm2, average)`: the mean over the ranks of their squared norms, the squared norm of the
-# average gradient, and the average gradient as a list of arrays. The squared norm of a gradient is the sum of
-# the squares of all numbers in all its arrays.
+# **Signature:** `norms_before_and_after(ranks)` takes a list with the gradient of each rank, which is a list of
+# arrays, one for each weight array of the network. Return `(small_norm2, big_norm2, average)`: the mean over the
+# ranks of their squared norms, the squared norm of the average gradient, and the average gradient as a list of
+# arrays. The squared norm of a gradient is the sum of the squares of all numbers in all its arrays.
 #
 # <details><summary>Hint 1</summary>
 #
-# The order of averaging and squaring is the point. For `small_norm2` square first and average then. For
-# `big_norm2` average first and square then.
+# For `small_norm2` square first and average then. For `big_norm2` average first and square then.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -258,7 +248,7 @@ exercises.check_two_batch_estimate(two_batch_estimate)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `zip(*ranks)` groups the first arrays of all ranks, then the second ones, and so on:
+# `zip(*ranks)` groups the first arrays of all ranks, then the second ones:
 # `average = [np.mean(parts, axis=0) for parts in zip(*ranks)]`. The squared norm of one gradient is
 # `sum(np.sum(part**2) for part in gradient)`.
 #
@@ -282,12 +272,11 @@ choice_exercises.check_norms_before_and_after(norms_before_and_after)
 # ## The noise scale during training
 #
 # The next cell trains the network as eight ranks with 32 images each would train it. In each step it computes
-# eight gradients, takes both norms, and applies the average. (Every fifth step it also computes a second kind of
-# norm, which the next section explains.) The estimate of a single step is useless,
-# because the estimate of $|G|^2$ may be close to zero or negative. So it averages `G2` and `S` *separately* and
-# divides the averages. Each average keeps 98 % of its value in a step and takes 2 % from the new estimate, so it
-# covers about the last $1 / 0.02 = 50$ steps. (`hvdlab.noise_scale.NoiseScale` does this for your
-# own trainings.) The goal is that 85 % of the held-out images are classified correctly.
+# eight gradients, takes both norms, and applies the average. (Every fifth step it also computes a second kind
+# of norm, see the next section.) The estimate of a single step is useless, because that of $|G|^2$ may be close
+# to zero or negative. So it averages `G2` and `S` *separately* over about the last 50 steps, and divides the
+# averages. (`hvdlab.noise_scale.NoiseScale` does this for your own trainings.) The goal is that 85 % of the
+# held-out images are classified correctly.
 
 # %%
 RANKS, SMALL, GOAL = 8, 32, 0.85
@@ -345,9 +334,7 @@ describe(
 # At the beginning the gradients of most images point in similar directions, and the noise scale is about 20
 # images. As the network improves, the true gradient becomes smaller, while the images still differ from each
 # other. So the noise scale *grows* during training. In the reference run it reaches about 400 images after
-# 600 steps, and its mean until the goal is **150 images** (standard deviation 19, n = 5). The growth is one
-# reason why some schedules let the batch grow during training (lab 7). McCandlish et al. measured a mean of
-# about 900 for a small convolutional network on MNIST that they trained for much longer.
+# 600 steps, and its mean until the goal is **150 images** (standard deviation 19, n = 5).
 #
 # ## Critical batch size
 #
@@ -371,11 +358,10 @@ describe(
 #
 # $B_\text{noise}$ weights the noise by the curvature: noise in steep directions does more harm. If all
 # directions were equally steep, $H$ would be a multiple of the identity matrix and would cancel, and
-# $B_\text{noise}$ would be $B_\text{simple}$. Lab 2 showed that a loss has steep and flat directions, so the
-# two differ. McCandlish et al. use $B_\text{simple}$, because it needs no Hessian, and found both within a
-# small factor of each other. For our small network we can check this. The two-batch estimator works with
-# $g^T H g$ in place of $|g|^2$, and one more backward pass gives each product $H g$. Your function estimated
-# both during the training above:
+# $B_\text{noise}$ would be $B_\text{simple}$. Lab 2 showed that they are not. McCandlish et al. use
+# $B_\text{simple}$, because it needs no Hessian, and found both within a small factor of each other. We can
+# check this: the two-batch estimator works with $g^T H g$ in place of $|g|^2$, and one more backward pass gives
+# each product $H g$. Your function estimated both above:
 
 # %% tags=["folded"]
 both = [
@@ -393,9 +379,8 @@ compare(*both, by=["what"], value="value")
 # $$S(B) = S_\text{min} \left( 1 + \frac{B_\text{crit}}{B} \right).$$
 #
 # $S_\text{min}$ is the number of steps with an enormous batch. $B_\text{crit}$ is the **critical batch
-# size**, the bend of the curve in the picture above. There a run needs twice the minimum of steps. It would
-# equal $B_\text{noise}$ if $B_\text{noise}$ stayed the same during training. The images read are
-# $E(B) = B \cdot S(B)$.
+# size**, the bend of the curve in the picture above. There a run needs twice the minimum of steps. The images
+# read are $E(B) = B \cdot S(B)$.
 #
 # **Worked example.** Let $S_\text{min} = 100$ steps and $B_\text{crit} = 200$ images.
 #
@@ -406,9 +391,8 @@ compare(*both, by=["what"], value="value")
 # | 800 | $100\,(1 + 1/4) = 125$ | 100,000 | 10 %, because $S(1600) = 112.5$ |
 #
 # Perfect scaling would save 50 % at every doubling. In general the saved fraction is
-# $1 - S(2B)/S(B) = \frac{B_\text{crit}}{2\,(B + B_\text{crit})}$. At $B = B_\text{crit}$ it is exactly one
-# quarter. So the critical batch is where *a doubling of the batch begins to save less than a quarter of the
-# steps*.
+# $1 - S(2B)/S(B) = \frac{B_\text{crit}}{2\,(B + B_\text{crit})}$. So the critical batch is where *a doubling of
+# the batch begins to save less than a quarter of the steps*.
 #
 # ## Exercise 3: The law of steps
 #
@@ -455,7 +439,7 @@ choice_exercises.check_scaling_law(scaling_law)
 # ## Measured steps
 #
 # Now the experiment of Shallue et al. in small: count the steps until 85 % of the held-out images are right,
-# for batches from 16 to 2,048. You have measured the noise scale, and you know what it should predict.
+# for batches from 16 to 2,048.
 
 # %%
 # Prediction 1: from which batch size on does doubling the batch save less than a quarter of the
@@ -463,9 +447,8 @@ choice_exercises.check_scaling_law(scaling_law)
 prediction = workbook.predict(1, None, reason=None)
 
 # %% [markdown]
-# Each batch tries several learning rates around $\eta(B) = \eta_\text{max} / (1 + B_0 / B)$. This formula
-# grows linearly with $B$ for small batches and is constant for large ones, as the noise model suggests. The
-# best learning rate of a batch is the one with the fewest steps, by the median over the seeds.
+# Each batch tries several learning rates around $\eta(B) = \eta_\text{max} / (1 + B_0 / B)$, as the noise model
+# suggests. The best one has the fewest steps, by the median over the seeds.
 
 # %%
 BATCHES = [64, 256, 1024] if QUICK else [16, 32, 64, 128, 256, 512, 1024, 2048]
@@ -508,12 +491,11 @@ compare(best, best_shipped, by=["batch_size"], value="steps")
 #
 # **What:** find $S_\text{min}$ and $B_\text{crit}$ from a table of batches and steps.
 #
-# **Why:** the fit turns eight measured numbers into two, and one of them can be compared with the noise
-# scale.
+# **Why:** one of the two numbers can be compared with the noise scale.
 #
 # **Signature:** `fit_steps(batches, steps)` takes two arrays and returns `(s_min, b_crit)`. The scatter of
 # `steps` between seeds is about the same *in percent* for every batch. Therefore relative errors must count
-# equally. Otherwise the smallest batches, which have the most steps, would decide alone.
+# equally.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -581,31 +563,27 @@ yours, course = (table.melt("seed", var_name="what") for table in (fits, shipped
 compare(yours, course, by=["what"], value="value")
 
 # %% [markdown]
-# **Compare your prediction.** The reasoning is: a doubling saves a quarter at $B_\text{crit}$, and the noise
-# scale estimates $B_\text{crit}$. So the prediction is your measured noise scale, about 150, or 90 if you took
-# $B_\text{noise}$. In the reference run the fit gives $B_\text{crit}$ = 190 ± 8 and $S_\text{min}$ = 161 ± 13
-# steps (n = 5). Both predictions have the right order of magnitude, and this is what the paper promises.
-# $B_\text{noise}$, for which the law was derived, is too small by a factor of 2. One reason is that it grows
-# during training, from 50 to 130 images at the goal, while the law assumes one value. That $B_\text{simple}$ is
-# closer here is a coincidence, because the derivation does not contain it.
-#
-# This has a practical use. From one run with one batch size you know roughly how many ranks are worth their
-# price, before you rent them.
+# **Compare your prediction.** The noise scale estimates $B_\text{crit}$, so the prediction is your measured noise
+# scale, about 150, or 90 if you took $B_\text{noise}$. In the reference run the fit gives $B_\text{crit}$ = 190 ± 8
+# and $S_\text{min}$ = 161 ± 13 steps (n = 5). Both predictions have the right order of magnitude, and this is what
+# the paper promises. $B_\text{noise}$, for which the law was derived, is too small by a factor of 2. One reason is
+# that it grows during training, from 50 to 130 images at the goal, while the law assumes one value. That
+# $B_\text{simple}$ is closer here is a coincidence. From one run with one batch size you know roughly how many
+# ranks are worth their price, before you rent them.
 #
 # ## Time against cost
 #
-# So far we counted steps. A user waits for seconds and pays for rank-hours, so we need both. On *one machine*
-# the time to the goal is the images read, divided by the images per second. On *many ranks* with $b$ images
-# each, a step takes about as long as a step with $b$ images on one rank, plus the communication. Then the
-# time is proportional to the steps, and the cost is proportional to the images read. The law connects the
-# two:
+# A user waits for seconds and pays for rank-hours. On *one machine* the time to the goal is the images read,
+# divided by the images per second. On *many ranks* with $b$ images each, a step takes about as long as a step
+# with $b$ images on one rank, plus the communication. Then the time is proportional to the steps, and the cost
+# to the images read. The law connects the two:
 #
 # ![Curve of images read against steps to the goal with one point per batch size. It approaches a minimum number of steps at the top and a minimum number of images at the right, so time and cost cannot both be minimal](pictures/steps_and_images.svg)
 #
-# Every batch size is a point on this curve, and the next point is a batch twice as large. At the left end the
-# batch is large already: doubling it saves hardly any steps and doubles the images. At the right end the
-# batch is small: halving it saves hardly any images and doubles the steps. The best trade-off is near the
-# critical batch: there a run needs twice the minimum of steps and reads twice the minimum of images.
+# Every batch size is a point on this curve. At the left end the batch is large: doubling it saves hardly any
+# steps and doubles the images. At the right end the batch is small: halving it saves hardly any images and
+# doubles the steps. The best trade-off is near the critical batch: there a run needs twice the minimum of steps
+# and reads twice the minimum of images.
 
 # %% tags=["folded"]
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4))
@@ -631,38 +609,32 @@ describe(
 )
 
 # %% [markdown]
-# In the left panel images per second grow with the batch: with 2,048 images the reference machine reads 4.6
-# times more images per second than with 16. In the middle panel the time does *not* follow. A run with 2,048
-# images reads 12 times more images than a run with 16, so it takes longer although it is faster per image:
-# every reference run with 2,048 images (1.4 to 2.1 s) was slower than every run with a smaller batch (at most
-# 1.2 s). Another process used part of the two cores during the measurement, so the figure cannot tell which of
-# the batches from 16 to 512 is the fastest.
+# In the left panel the reference machine reads 4.6 times more images per second with a batch of 2,048 than
+# with 16. In the middle panel the time does *not* follow: a run with 2,048 images reads 12 times more images,
+# so every reference run with 2,048 images (1.4 to 2.1 s) was slower than every run with a smaller batch (at
+# most 1.2 s).
 #
 # ## Exercise 5: A batch for a deadline and a price
 #
 # **What:** from a table of batch sizes choose the *cheapest* one whose run ends before a deadline.
 #
-# **Why:** this is the decision that you take before every large training. "The fastest" and "the cheapest"
-# are both wrong answers if there is a deadline and a budget.
+# **Why:** this is the decision that you take before every large training.
 #
 # **Signature:** `choose_batch(batches, steps, step_seconds, images_per_rank, price, deadline)` gets three
-# arrays of the same length: batch sizes, their steps to the goal, and the seconds of one step. A run has
+# arrays, which are not sorted: batch sizes, their steps to the goal, and the seconds of one step. A run has
 # `batch / images_per_rank` ranks, and each of them costs `price` per *hour*. `deadline` is in seconds, and a
-# run that ends exactly at the deadline meets it. Return `(batch, seconds, cost)` of the cheapest run that
-# meets the deadline, or `None` if there is none. The table is not sorted.
+# run that ends exactly at it is in time. Return `(batch, seconds, cost)` of the cheapest run in time, or `None`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Go through the three arrays with `zip`. Compute the seconds and the cost of each run. Keep the best run so
-# far, which is `None` at first.
+# Go through the arrays with `zip`, and keep the best run so far, which is `None` at first.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
 # A batch of 32 with 16 images per rank has 2 ranks. With 2,000 steps of 1 s it takes 2,000 s. At 2.00 per
 # rank and hour it costs $2 \cdot 2000 / 3600 \cdot 2 = 2.22$. A batch of 64 that takes 1,800 s costs
-# $4 \cdot 1800 / 3600 \cdot 2 = 4.00$. With a deadline of 2,500 s the first one is right, and with 1,900 s
-# the second one.
+# $4 \cdot 1800 / 3600 \cdot 2 = 4.00$, and is right only with a deadline below 2,000 s.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -690,10 +662,10 @@ def choose_batch(batches, steps, step_seconds, images_per_rank, price, deadline)
 choice_exercises.check_choose_batch(choose_batch)
 
 # %% [markdown]
-# Apply it to the measured steps of this lab, with assumptions that are easy to follow: each rank has 16
-# images, a step takes 0.40 s of computing and $0.05 \log_2 N$ s of communication on N ranks, and a rank costs
-# 3.00 per hour. Before you run the cell, decide yourself. You must finish within four minutes. A colleague
-# proposes a batch of 2,048, because it reads the most images per second.
+# Apply it to the measured steps of this lab. Assume that each rank has 16 images, that a step takes 0.40 s of
+# computing and $0.05 \log_2 N$ s of communication on N ranks, and that a rank costs 3.00 per hour. Before you
+# run the cell, decide yourself. You must finish within four minutes. A colleague proposes a batch of 2,048,
+# because it reads the most images per second.
 
 # %%
 # Prediction 2: which batch from 16 to 2048 do you choose, and how do you defend it against your
@@ -710,34 +682,24 @@ print(f"your choice for 240 s: {decision}")
 
 # %% [markdown]
 # With 15 minutes a single rank is the cheapest (batch 16, 0.72). With four minutes the answer is batch 128 on
-# eight ranks: 209 s for 1.40. A defence can go like this: "128 is the smallest batch that meets the deadline.
-# It lies below the critical batch of 190, so each doubling up to here saved more than a third of the steps.
-# Batch 2,048 needs 128 ranks and costs 15.84, eleven times more. It would finish after 149 s, but nothing
-# requires that." Three minutes need batch 256 on 16 ranks. For two minutes there is no answer, because the
-# number of steps has a minimum and the communication grows with the ranks.
+# eight ranks: 209 s for 1.40. A defence: "128 is the smallest batch that meets the deadline. Batch 2,048 needs
+# 128 ranks and costs 15.84, eleven times more. It would finish after 149 s, but nothing requires that." For
+# two minutes there is no answer, because the number of steps has a minimum and the communication grows with
+# the ranks.
 #
 # ## Generalisation gap
 #
-# The fourth quantity is accuracy. Often a run has a fixed number of epochs instead of a goal. Then a batch
-# that is eight times larger makes eight times fewer steps. The difference between the accuracy of a small and
-# of a large batch on new images, if both fit the training images about equally well, is called the
-# **generalisation gap**.
-#
-# ![Training loss with a flat and a sharp minimum, and the test loss as the same curve shifted a little. In the flat minimum the two losses hardly differ, in the sharp one the test loss is much higher](pictures/flat_and_sharp_minima.svg)
-#
-# [Keskar et al. (2017)](https://arxiv.org/abs/1609.04836) explain it with the noise of small batches, which
-# pushes the weights out of sharp minima. Our reference run with batches of 64 and 500 found a gap of 0.24
-# percentage points with a *standard error* of 0.16 (n = 10). The standard error is the standard deviation of
-# the differences divided by $\sqrt n$. A gap below twice this value may be no gap at all. [Shallue et
-# al.](https://arxiv.org/abs/1811.03600) found no gap once the learning rate and the number of steps of each
-# batch are tuned. The optional notebook [The generalisation gap](06_more_generalisation_gap.ipynb) makes the
-# experiment. No later lab needs it.
+# The fourth quantity is accuracy. The difference between the accuracy of a small and of a large batch on new
+# images, if both fit the training images about equally well, is called the **generalisation gap**. With the
+# same number of epochs our reference run found 0.24 percentage points between batches of 64 and 500, with a
+# standard error of 0.16 (n = 10), so it may be no gap at all. The optional notebook [The generalisation
+# gap](06_more_generalisation_gap.ipynb) makes the experiment. No later lab needs it.
 #
 # ## The law in a data centre
 #
-# Does the law also hold for large networks on many GPUs? Companies that train the same networks in a public
-# benchmark of MLCommons have published how many epochs each batch size needed, with settings that they tuned
-# for this batch (sources, licence and pitfalls: `labs/results/scaling_records/README.md`).
+# Does the law also hold on many GPUs? Companies that train the same networks in a public benchmark of MLCommons
+# have published how many epochs each batch size needed, with settings that they tuned for this batch (sources,
+# licence and pitfalls: `labs/results/scaling_records/README.md`).
 #
 # Epochs are images divided by the size of the training set, so the law is a *straight line* over the batch:
 #
@@ -838,14 +800,12 @@ describe(
 )
 
 # %% [markdown]
-# **Compare your prediction.** All five points give 95.5 epochs, and 84.5 were measured (n = 10). Without one
-# point the line gives 87 to 106, so any ruler in this range was used correctly. To extrapolate by a factor of
-# eight costs 13 % here. A distance from the line is no reason to leave a point out, because the result then
-# confirms what you expected. A reason is a difference in how the points were made: the warmup of the learning
-# rate (lab 7) takes 2 epochs at 1,632 and 3,264, and 5 epochs at the others.
-#
-# All twelve points give $E_0 = 34.9$ epochs and $B_\text{crit} = 47{,}100$ images, and lie within 6.2 % of the
-# line. From 4,096 to 65,536 the batch is 16 times larger, and the steps become only 7.6 times fewer.
+# **Compare your prediction.** All five points give 95.5 epochs, and 84.5 were measured (n = 10), so to extrapolate
+# by a factor of eight costs 13 %. Without one point the line gives 87 to 106. A distance from the line is no
+# reason to leave a point out, because the result then confirms what you expected. A reason is a difference in
+# how the points were made: the warmup of the learning rate (lab 7) takes 2 epochs at 1,632 and 3,264, and 5
+# epochs at the others. All twelve points give $E_0 = 34.9$ epochs and $B_\text{crit} = 47{,}100$ images, and lie
+# within 6.2 % of the line.
 
 # %%
 # Prediction 5: what is the critical batch size of the language model Llama 3.1 8B, in sequences?
@@ -865,33 +825,202 @@ pd.DataFrame(rows).set_index("network").round(1)
 # %% [markdown]
 # The critical batch depends on the task and not on the machine: 84 sequences for this language model, 47,100
 # images for ResNet-50, and 317,000 clicks for the recommendation network DLRM. For the last three networks of
-# the table the law breaks:
+# the table the law breaks. *CosmoFlow* was not tuned equally well at batch 32 and 64, *3D U-Net* shows no effect
+# of batches from 2 to 84, and *Llama 2 70B LoRA*, a fine-tuning (lab 15), follows a bent curve. The numbers were
+# recomputed from public files and not verified by MLCommons Association.
 #
-# * *CosmoFlow* needs 7.9 epochs with batch 32, but 18.3 with 64. The law holds for batches that are tuned
-#   equally well, and these two were not.
-# * *3D U-Net* shows no effect of batches from 2 to 84, and the fitted $B_\text{crit}$ is negative. Single runs
-#   scatter by 18 to 24 %, which can hide a small effect.
-# * *Llama 2 70B LoRA*, a fine-tuning (lab 15), follows a bent curve. The line through its three smaller
-#   batches is 54 % too high at 128.
+# ## Critical batch size and training tokens
 #
-# All numbers were recomputed from public files and not verified by MLCommons Association.
+# Language models read *tokens*, which are words or pieces of words. Each new generation has more parameters and
+# reads more tokens. Which of the two makes its critical batch larger? [Zhang et al.
+# (2024)](https://arxiv.org/abs/2410.21676) varied one at a time, with networks of 85 million to 1.2 billion
+# parameters. They call a batch critical if it needs 20 % more steps than perfect scaling, and fitted
+# $B_\text{crit} \propto D^{0.47}$ for $D$ tokens, and $N^{0.087}$ for $N$ parameters with the same tokens. For
+# example, eight times as many tokens make it $8^{0.47} = 2.7$ times larger, and eight times as many parameters
+# $8^{0.087} = 1.2$ times.
 #
+# [Merrill et al. (2025)](https://arxiv.org/abs/2505.23971) measured it *during* the training of models with 1
+# and 7 billion parameters. For both it starts near zero, grows quickly, and levels off near 4,096 sequences.
+# $B_\text{simple}$ was too small by several orders of magnitude: the law above was derived for SGD, and these
+# models are trained with Adam. They therefore trained short branches with different batches from a checkpoint,
+# and took the largest batch that did not raise the loss.
+#
+# So a constant batch is too large at first or too small later. A **batch ramp** starts
+# small and lets the batch grow during training:
+#
+# | model | batch |
+# |---|---|
+# | [GPT-3](https://arxiv.org/abs/2005.14165) | from 32,000 tokens to the full batch within the first 4 to 12 billion tokens |
+# | [Llama 3 405B](https://arxiv.org/abs/2407.21783) | 4 million tokens, 8 million after 252 million tokens, 16 million after 2.87 trillion |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | from 3,072 to 15,360 sequences within the first 469 billion of 14.8 trillion tokens |
+
+# %%
+# Prediction 6: Merrill et al. trained a model on 658 billion tokens. They doubled its batch after 168 billion
+# and again after 503 billion tokens. What percentage of the steps did this ramp save?
+saved = workbook.predict(6, None, reason=None)
+
+# %% [markdown]
+# ## Exercise 7: Steps of a batch ramp
+#
+# **What:** compute the number of steps of a run whose batch grows.
+#
+# **Why:** the steps decide the time of a run.
+#
+# **Signature:** `ramp_steps(stages, tokens)` gets a list of pairs `(start, batch)` in increasing order: after
+# `start` tokens each step reads `batch` tokens, until the next stage begins. The run ends after `tokens`
+# tokens, which may be before the last stage. Do not round the steps.
+#
+# <details><summary>Hint 1</summary>
+#
+# `ramp_steps([(0, 100), (1000, 200)], 2000)` is $1000/100 + 1000/200 = 15$.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A stage ends at the next start or at `tokens`, whichever is smaller: `max(min(end, tokens) - start, 0)`.
+#
+# </details>
+
+
+# %%
+def ramp_steps(stages, tokens):
+    # BEGIN SOLUTION: return the number of steps
+    ends = [start for start, _ in stages[1:]] + [tokens]
+    steps = 0.0
+    for (start, batch), end in zip(stages, ends, strict=True):
+        steps += max(min(end, tokens) - start, 0) / batch
+    return steps
+    # END SOLUTION
+
+
+# %%
+ramp_exercises.check_ramp_steps(ramp_steps)
+
+# %%
+SEQUENCE = 4096  # tokens
+olmo = [(0, 1024 * SEQUENCE), (168e9, 2048 * SEQUENCE), (503e9, 4096 * SEQUENCE)]
+llama = [(0, 4e6), (252e6, 8e6), (2.87e12, 16e6)]
+for name, stages, tokens in (("OLMo 1B", olmo, 658e9), ("Llama 3 405B", llama, 15.6e12)):
+    small, ramp, large = (
+        ramp_steps(each, tokens) for each in (stages[:1], stages, [(0, stages[-1][1])])
+    )
+    print(f"{name}: {ramp:,.0f} steps. Saved by the ramp: {1 - ramp / small:.0%}, ", end="")
+    print(f"by the largest batch alone: {1 - large / small:.0%}")
+print(f"your prediction: {saved}")
+
+# %% [markdown]
+# **Compare your prediction.** The paper reports 43 %, too. The batch ends four times larger, but most tokens were
+# read before. The largest batch alone saved 75 %, and ended with the highest loss: 2.551, compared with 2.549 for
+# the small batch and 2.543 for the ramp (n = 1 each).
+#
+# ## Exercise 8: Review of a noise monitor
+# **Level:** choose and justify.
+#
+# **What:** a colleague sends you four patches of the function below. Decide which are correct. For each of the
+# others, give a case in which its result is wrong.
+#
+# **Why:** all four pass the first test that one would write: one step, two ranks, one image per rank.
+#
+# **Signature:** `review_noise_scale()` returns a dict with the keys `"a"` to `"d"`. A value is `"correct"`, or a
+# case such as `{"gradients": [[3.0, 1.0]], "images": 1}`: for each step a list with the gradient of each rank,
+# which is one number.
+
+# %%
+print(inspect.getsource(noise_exercises.noise_scale))
+print(noise_exercises.NOISE_SCALE_REVIEW)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>
+#
+# What changes with a second step, with more images, and with gradients of opposite signs?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# For the ranks `[1.0, -1.0]` the estimate of $|G|^2$ is $(2 \cdot 0 - 1) / 1 = -1$.
+#
+# </details>
+
+
+# %%
+def review_noise_scale():
+    # BEGIN SOLUTION: return {"a": "correct" or a case, "b": ..., "c": ..., "d": ...}
+    return {
+        "a": {"gradients": [[3.0, 1.0], [2.0, 2.0]], "images": 1},
+        "b": {"gradients": [[3.0, 1.0], [1.0, -1.0]], "images": 1},
+        "c": "correct",
+        "d": {"gradients": [[3.0, 1.0]], "images": 16},
+    }
+    # END SOLUTION
+
+
+# %%
+noise_exercises.check_review_noise_scale(review_noise_scale)
+
+# %% [markdown]
+# ## Exercise 9: A noise scale for ranks of any size
+# **Level:** blank page.
+#
+# **What:** write `estimate_noise_scale(steps)`, by any method. `steps` is an iterator. Each step is a list with a
+# pair for each rank: its gradient, an array of shape `(weights,)`, and the number of images in it. The true
+# gradient turns from step to step. Return $B_\text{simple}$ of the run.
+#
+# **Why:** in real runs ranks read different numbers of images, and gradients do not fit into memory.
+#
+# **Rubric:** the check draws gradients with a known noise scale. Your estimate must be within 10 % of it for
+# *2 ranks*, for *8 ranks*, for *uneven ranks* with 8, 32 and 64 images, and with *much noise*, where many
+# estimates of $|G|^2$ are negative. *Memory:* it holds the gradients of at most 20 steps at once.
+#
+# <details><summary>Hint 1</summary>
+#
+# What is the mean of $|g|^2$ for a rank with $b$ images, and for the mean over all images of a step?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The mean product $g_i \cdot g_j$ of two different ranks is $|G|^2$, whatever their numbers of images.
+#
+# </details>
+
+
+# %%
+def estimate_noise_scale(steps):
+    # BEGIN SOLUTION: return the noise scale in images
+    G2 = S = 0.0
+    for ranks in steps:
+        images = np.array([count for _, count in ranks])
+        gradients = np.stack([gradient for gradient, _ in ranks])
+        mean = images @ gradients / images.sum()
+        scatter = images @ np.sum((gradients - mean) ** 2, axis=1) / (len(ranks) - 1)
+        S += scatter
+        G2 += mean @ mean - scatter / images.sum()
+    return S / G2
+    # END SOLUTION
+
+
+# %%
+noise_exercises.check_estimate_noise_scale(estimate_noise_scale)
+
+# %%
+example = noise_exercises.draw_steps(noise_scale=300, images=(32, 16), steps=500)
+print(f"true noise scale 300 images, your estimate {estimate_noise_scale(example):.0f}")
+
+# %% [markdown]
 # ## Summary
 #
 # * Throughput has hardly a limit. The limit of the batch comes from the number of steps and from the accuracy.
-#
-# * The steps to a goal show three regimes: perfect scaling, diminishing returns, and a minimum that no batch
-#   can undercut. In our measurements a batch that is 128 times larger needed 11 times fewer steps.
+# * The steps to a goal show three regimes: perfect scaling, diminishing returns, and a minimum. In our
+#   measurements a batch that is 128 times larger needed 11 times fewer steps.
 # * The gradient noise scale $B_\text{simple} = \operatorname{tr}\Sigma / |G|^2$ can be computed from the gradient
-#   norms before and after the all-reduce of one run. It grows during training.
-# * The law of steps follows from $B_\text{noise} = \operatorname{tr}(H\Sigma) / (G^T H G)$, which is
-#   $B_\text{simple}$ only if all directions are equally steep. Both predict the order of magnitude of the
-#   critical batch size: we measured 152 and 91, and fitted 190 images.
+#   norms before and after the all-reduce. It grows during training.
+# * The law of steps follows from $B_\text{noise} = \operatorname{tr}(H\Sigma) / (G^T H G)$. Both predict the order
+#   of magnitude of the critical batch size: we measured 152 and 91, and fitted 190 images.
 # * Well below the critical batch, doubling the ranks nearly halves the time at nearly the same cost. Well above
 #   it, additional ranks cost money and save almost no time.
-# * Tune the learning rate of every batch before you compare batches, and compare steps to a goal instead of
-#   epochs.
+# * Tune the learning rate of every batch before you compare batches, and compare steps to a goal.
 # * Epochs over the batch are a straight line. ResNet-50 on ImageNet has a critical batch of 47,100 images.
+# * The critical batch of language models grows with the training tokens and hardly with the parameters. A batch
+#   ramp follows its growth.
 #
 # **Calculator:** the page `labs/calculators/batch.html` computes steps, hours and GPU hours for any batch
 # size. Open it in a browser.
@@ -942,5 +1071,4 @@ workbook.question(7, answer=6000)
 
 # %% [markdown]
 # [Lab 7, Remedies for large batches](07_large_batch_remedies.ipynb), shows what can be done when the batch
-# must be larger than you would like: scaling and warming up the learning rate, ghost batch norm, longer
-# training, growing batches, and learning rates per layer.
+# must be larger than you would like.

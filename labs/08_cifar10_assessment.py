@@ -16,14 +16,17 @@
 # * divide the time of a run into start-up, reading, compute, exchange and evaluation, and compute the
 #   largest possible speed-up (Amdahl's law);
 # * judge a run with the rule of the assessment, and read the report of the grader;
-# * convert a serial training script into one that passes the assessment.
+# * convert a serial training script into one that passes the assessment;
+# * find the case in which a wrong conversion fails, and plan a run for a budget.
 #
 # **Builds on** lab 5 (the edits that make a Horovod script, efficiency), lab 6 (critical batch size) and
-# lab 7 (optimizers, scaling and warmup of the learning rate). **Time:** 110 minutes, 7 of them for the
+# lab 7 (optimizers, scaling and warmup of the learning rate). **Time:** 145 minutes, 7 of them for the
 # computer (34 on a processor without AVX-512). About 35 minutes are the conversion of the script in exercise 4.
 
 # %% tags=["folded"]
 
+import inspect
+import math
 import shutil
 import textwrap
 import time
@@ -40,6 +43,8 @@ from hvdlab.course.training_runs import PARTS, epoch_rows, read_marks
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_cifar10
 from hvdlab.exercises import lab08_cifar10_assessment as exercises
+from hvdlab.exercises import lab08_conversion_review as review_exercises
+from hvdlab.exercises import lab08_run_plan as plan_exercises
 
 workbook = Workbook(8)
 ROOT = LABS.parent
@@ -806,6 +811,115 @@ else:
 #   with how much time left?
 # * Which is the largest batch that still passes? Predict it from the noise scale of lab 6 first.
 #
+# ## Review of a conversion
+#
+# The function below does in small what the ranks of a run do, without a network: the steps of an epoch on each
+# rank, the held-out accuracy of all ranks, and the learning rate of each step.
+#
+# ### Exercise 5: Review of four patches
+# **Level:** choose and justify.
+#
+# **What:** A colleague sends you four patches of this function. Decide which are correct. For each of the
+# others, give a case in which the run goes wrong: a deadlock, a wrong accuracy, or a schedule that does not have
+# one learning rate for each step.
+#
+# **Why:** A conversion can be right with the numbers of one run and wrong with others.
+#
+# **Signature:** `review_conversion()` returns a dict with the keys `"a"` to `"d"`. A value is `"correct"`, or a
+# case such as `{"images": 16, "correct": [1, 0, 1, 1], "batch": 4, "ranks": 2, "epochs": 2}`. `images` is the
+# number of training images, `batch` belongs to one rank, and `correct` has a 1 for each held-out image that is
+# classified correctly.
+
+# %%
+print(inspect.getsource(review_exercises.converted_run))
+print(review_exercises.CONVERSION_REVIEW)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Compute by hand what two ranks do with 9 training images and 3 held-out
+# images. In Python <code>-(-9 // 2)</code> is 9 / 2, rounded up.</details>
+#
+# <details><summary>Hint 2</summary>When is the mean of two fractions not the fraction of the whole? When do
+# two roundings, one per epoch, add up to more than one rounding at the end?</details>
+
+
+# %%
+def review_conversion():
+    # BEGIN SOLUTION: return {"a": "correct" or a case, "b": ..., "c": ..., "d": ...}
+    return {
+        "a": {"images": 16, "correct": [1, 0, 1], "batch": 4, "ranks": 2, "epochs": 2},
+        "b": {"images": 9, "correct": [1, 0, 1, 1], "batch": 4, "ranks": 2, "epochs": 2},
+        "c": "correct",
+        "d": {"images": 10, "correct": [1, 0, 1, 1], "batch": 4, "ranks": 2, "epochs": 2},
+    }
+    # END SOLUTION
+
+
+# %%
+review_exercises.check_review_conversion(review_conversion)
+
+# %% [markdown]
+# ## Plan of a run
+#
+# ### Exercise 6: Ranks and batch for a budget
+# **Level:** blank page.
+#
+# **What:** Write `plan_run(measured, batches, max_ranks, budget)`. Choose the number of ranks, from 1 to
+# `max_ranks`, and the batch of a rank, from `batches`, so that the run ends within `budget` seconds. Return
+# `{"ranks": ..., "batch": ..., "epochs": ..., "seconds": ...}` of the plan with the fewest rank-seconds (ranks
+# times seconds), or `None` if no plan is in time.
+#
+# `measured` is a dict with the seconds of one process: `start_up`, `image` (reading and computing one training
+# image) and `evaluation` (after each epoch). `exchange` is the time of one all-reduce. `images` is the number of
+# training images. The epochs follow the law of lab 6, `e0 * (1 + B / b_crit)` with the batch `B` of all ranks.
+# They are rounded up, because the accuracy is measured after whole epochs.
+#
+# **Why:** You should know the seconds and the price of a run before you start it.
+#
+# **Rubric,** measured in seven situations:
+#
+# * *Possible:* ranks and batch are among the allowed ones.
+# * *Forecast:* `epochs` and `seconds` are those of the plan. All times of images are divided among the ranks. A
+#   run with several ranks makes one all-reduce per step, and the last step of an epoch may be incomplete.
+# * *In time:* `seconds` is at most `budget`.
+# * *Cheapest:* no other plan in time has fewer rank-seconds. *No plan:* `None` where nothing is in time.
+#
+# <details><summary>Hint 1</summary>In the example below 2 ranks and a batch of 100 need 2.6 (1 + 200 / 2000)
+# = 2.86, so 3 epochs. An epoch has 250 steps and takes 20 + 2 + 250 x 0.03 = 29.5 s, and the run 94.5
+# s. Compute all plans.</details>
+
+
+# %%
+def plan_run(measured, batches, max_ranks, budget):
+    # BEGIN SOLUTION: return the cheapest plan in time, or None
+    best = None
+    for ranks in range(1, max_ranks + 1):
+        for batch in batches:
+            epochs = math.ceil(measured["e0"] * (1 + ranks * batch / measured["b_crit"]))
+            an_epoch = (measured["images"] * measured["image"] + measured["evaluation"]) / ranks
+            if ranks > 1:
+                an_epoch += math.ceil(measured["images"] / (ranks * batch)) * measured["exchange"]
+            seconds = measured["start_up"] + epochs * an_epoch
+            plan = {"ranks": ranks, "batch": batch, "epochs": epochs, "seconds": seconds}
+            if seconds <= budget and (
+                best is None or ranks * seconds < best["ranks"] * best["seconds"]
+            ):
+                best = plan
+    return best
+    # END SOLUTION
+
+
+# %%
+example = {
+    "start_up": 6.0, "image": 0.0008, "evaluation": 4.0, "exchange": 0.03, "images": 50_000,
+    "e0": 2.6, "b_crit": 2000,
+}  # fmt: skip
+for budget in (40, 60, 100, 200):
+    print(budget, "s:", plan_run(example, [50, 100, 200, 400], 4, budget))
+
+# %%
+plan_exercises.check_plan_run(plan_run)
+
+# %% [markdown]
 # ## Summary
 #
 # * A parallel training is judged by accuracy *and* time. The assessment demands 0.75 on training images and
