@@ -354,7 +354,7 @@ def learning_rate_limit(gradient_at, theta):
 def measured_limit(
     limit: Callable, curvatures: np.ndarray, turned: bool, distance: float
 ) -> dict[str, object]:
-    """Return how far a learner's limit is from the right one, and how many gradients it needed.
+    """Return a learner's limit as a multiple of the right one: 1, if it is right within 5 %.
 
     Args:
         curvatures: the eigenvalues of the Hessian.
@@ -377,6 +377,11 @@ def measured_limit(
 
     def gradient_at(theta: np.ndarray) -> np.ndarray:
         calls.append(1)
+        if len(calls) > MOST_GRADIENTS:
+            raise NotYet(
+                f"For a loss with {size} parameters learning_rate_limit calls gradient_at more than "
+                f"{MOST_GRADIENTS} times."
+            )
         offset = np.asarray(theta, float) - minimum
         return reflected(np.sort(curvatures)[::-1] * reflected(offset))
 
@@ -387,8 +392,7 @@ def measured_limit(
     return {
         "The learning rate, as a multiple of the limit, for": 1.0
         if 0.95 <= ratio <= 1.05
-        else ratio,
-        f"The number of gradients above {MOST_GRADIENTS} for": max(0, len(calls) - MOST_GRADIENTS),
+        else ratio
     }
 
 
@@ -416,8 +420,8 @@ check_learning_rate_limit = FunctionExercise(
         ("300 parameters and the condition number 1000", "Many curvatures are close to the largest one, so "
          "the search needs more repetitions",
          tuple(several_curvatures(300, 1000, 40)), True, 10.0),
-        ("1000 parameters and the condition number 10", f"At most {MOST_GRADIENTS} gradients are allowed, so "
-         "the whole Hessian cannot be computed", tuple(several_curvatures(1000, 10, 0.2)), True, 10.0),
+        ("600 parameters and the condition number 10", f"At most {MOST_GRADIENTS} gradients are allowed, so "
+         "the whole Hessian cannot be computed", tuple(several_curvatures(600, 10, 0.2)), True, 10.0),
     ]],
     {
         "That is 1 / lambda, which reaches the minimum at once along the steepest direction. The limit is "
@@ -429,7 +433,6 @@ check_learning_rate_limit = FunctionExercise(
         "The search starts along the gradient, which is 0 at the minimum.":
             ("np.random.default_rng(0).normal(size=theta.size)", "gradient_at(theta)"),
         "The search ends too early: repeat it until the result hardly changes.": ("range(100)", "range(5)"),
-        "Each product needs a gradient, and these are too many.": ("range(100)", "range(2000)"),
         "That is the limit of an average direction, and the steepest one decides.":
             ("eigenvalue, v = v @ product, product",
              "eigenvalue, v = v @ product, np.random.default_rng(0).normal(size=theta.size)"),

@@ -11,7 +11,7 @@ from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 
 CAUSES = ("learning rate", "batch")
 IMAGES = 61_440  # of a whole training: 1,920 steps with the batch size 32, and 60 with 1,024
-TRAININGS, ENOUGH = 40, 38  # hidden trainings of each cause, and how many verdicts must be right
+TRAININGS, ENOUGH = 20, 19  # hidden trainings of each cause, and how many verdicts must be right
 MOST_RUNS = 120
 FIRST_HIDDEN = 100  # number of the first hidden training; a learner sees those below
 

@@ -187,7 +187,10 @@ REFUSED = {
     "learning_rate_limit": [
         (lambda gradient_at, theta: 2 / 18, "one parameter and the curvature 0.001 is 5.556e-05"),
         (in_place, "changes what it is given"),
-        (by_the_whole_hessian, "The number of gradients above 500 for a loss with 1000 parameters"),
+        (
+            by_the_whole_hessian,
+            "For a loss with 600 parameters learning_rate_limit calls gradient_at more",
+        ),
         (
             lambda gradient_at, theta: 0.0,
             "as a multiple of the limit, for a loss with the curvatures 18",

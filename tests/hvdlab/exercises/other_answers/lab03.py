@@ -202,13 +202,16 @@ REFUSED = {
     "decide": [
         (
             lambda train: "learning rate",
-            "trainings in which the batch is the cause is 0, expected 38",
+            "trainings in which the batch is the cause is 0, expected 19",
         ),
         (  # fits the example of the lab
             lambda train: CAUSES[train(1024, 0.1, 1) > 1],
-            "right verdicts (38 of 40 are needed) on trainings in which the learning rate is the cause",
+            "right verdicts (19 of 20 are needed) on trainings in which the learning rate is the cause",
         ),
-        (lambda train: CAUSES[math.isnan(train(1024, 0.8, 1))], "where the learning rate"),
+        (
+            lambda train: CAUSES[math.isnan(train(1024, 0.8, 1))],
+            "on trainings in which the learning rate is the cause",
+        ),
         (
             lambda train: CAUSES[min(train(1024, 0.4, s) for s in range(60)) > train(32, 0.1, 1)],
             "on trainings in which the",
