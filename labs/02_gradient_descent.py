@@ -667,7 +667,8 @@ describe(
 # = \frac{\kappa - 1}{\kappa + 1} .$$
 #
 # A smaller learning rate brings the factor of the flattest direction closer to 1, and a larger one brings that
-# of the steepest direction closer to $-1$. So after $n$ steps the distance from the minimum is at most $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$
+# of the steepest direction closer to $-1$. So after $n$ steps the distance from the minimum is at most
+# $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$
 # times what it was at the start.
 #
 # For example, with $\lambda = 18$ and $2$ the condition number is 9, the best learning rate is
@@ -1034,8 +1035,8 @@ compare(*by_end, by=["ratio", "step"], value="loss")
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
 # * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2.
-# * A loss that has stopped changing does not prove that the parameters have reached the minimum, because along a
-#   flat direction the steps are small.
+# * A loss that has stopped changing does not prove that the parameters have reached the minimum: along a flat
+#   direction the steps are small.
 #
 # **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many
 # steps does your test stop it, and why? With what could you compare the change of the loss instead?

@@ -24,7 +24,7 @@ def training(cause: str, number: int = 0) -> Callable[[int, float, int], float]:
 
     Args:
         cause: "learning rate": with a suitable one the large batch reaches less than the loss of the small
-            batch. "batch": it stays above 1.6 times this loss with every learning rate.
+            batch. "batch": it stays above 1.5 times this loss with every learning rate.
         number: each number is another bowl.
 
     Returns:
