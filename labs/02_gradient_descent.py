@@ -9,7 +9,7 @@
 #
 # In this lab you apply gradient descent to the smallest useful model, a straight line with two parameters.
 # With two parameters you can draw everything, and predict at which step size the method fails. The last
-# section repeats the most important experiment with a network.
+# section repeats this experiment with a network.
 #
 # **After this lab you can**
 #
@@ -17,6 +17,7 @@
 # * compute the largest learning rate that converges on a quadratic loss, and say what is different in a
 #   network;
 # * compute the condition number, and predict from it how many steps the descent needs;
+# * find the largest learning rate of a loss from its gradients alone;
 # * explain why inputs of networks are normalised;
 # * tell a loss that has stopped falling from parameters that have reached the minimum.
 #
@@ -24,7 +25,7 @@
 # derivative of a square, and the eigenvalues of a 2 x 2 matrix. The [algebra bridge](00_test_and_bridge.ipynb)
 # explains eigenvalues in half an hour.
 #
-# **Time:** 130 minutes for a learner who reads everything and does every exercise. The computer needs about
+# **Time:** 160 minutes for a learner who reads everything and does every exercise. The computer needs about
 # a minute of it. [The start page](00_start_here.ipynb) explains the marks *Core* and *Optional*.
 
 # %%
@@ -36,6 +37,7 @@ import pandas as pd
 
 from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, describe, interactive, overlay, predicted
+from hvdlab.course.source import show_source
 from hvdlab.course.tanh_network import TanhNetwork
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
@@ -55,11 +57,11 @@ workbook = Workbook(2)
 # $$\hat y = w x + b .$$
 #
 # It has two parameters. The *weight* $w$ is the slope of a line, and the *bias* $b$ moves the line up or
-# down. The hat on $\hat y$ says that this value is a prediction of the model, and not a measured value. For
-# example, with $w = 2$ and $b = 1$ the model predicts $\hat y = 7$ for the input $x = 3$.
+# down. The hat on $\hat y$ marks a prediction. For example, with $w = 2$ and $b = 1$ the model predicts
+# $\hat y = 7$ for the input $x = 3$.
 #
-# A neural network consists of many such units, which are called *neurons*. Each neuron multiplies its inputs
-# by weights and adds a bias. So our model is a network with one neuron and one input.
+# A neural network consists of many such units, which are called *neurons*. So our model is a network with one
+# neuron and one input.
 #
 # The data of this lab are a hundred **examples**, that is, pairs of an input $x$ and a measured value $y$.
 # The inputs are drawn at random between 0 and 10, and $y = 10\,(x + \text{noise}) + 2$. The noise is random
@@ -105,10 +107,9 @@ describe(
 # For example, take two examples with $x = (1, 3)$ and $y = (4, 6)$, and the parameters $w = 2$ and $b = 1$.
 # The predictions are 3 and 7, so the errors are $-1$ and $+1$, and the loss is $(1 + 1) / 2 = 1$.
 #
-# The loss depends on the data and on the parameters. During training the data stay fixed and only the
-# parameters change, so we regard the loss as a function of the parameters. With two parameters this function
-# is a surface above the plane of $w$ and $b$, the **loss surface**. The function below accepts single numbers
-# or whole grids, so that one call computes the loss at 40,000 points.
+# During training the data stay fixed and only the parameters change, so we regard the loss as a function of
+# the parameters. With two parameters it is a surface above the plane of $w$ and $b$, the **loss surface**. The
+# function below accepts single numbers or whole grids.
 
 
 # %%
@@ -122,9 +123,8 @@ surface = loss(w_grid, b_grid, x, y)
 print(f"{surface.size} losses, from {surface.min():.0f} to {surface.max():.0f}")
 
 # %% [markdown]
-# For the linear model a formula gives the minimum directly. It is called the *least squares* solution, and
-# NumPy computes it. Deep networks have no such formula. Here it tells us which values gradient descent should
-# find. The next figure shows the surface with its minimum. In a notebook you can turn it with the mouse.
+# For the linear model a formula gives the minimum directly, the *least squares* solution. Deep networks have no
+# such formula. The next figure shows the surface with its minimum. In a notebook you can turn it with the mouse.
 
 # %% tags=["folded"]
 (w_best, b_best), *_ = np.linalg.lstsq(np.column_stack([x, np.ones_like(x)]), y)
@@ -153,8 +153,7 @@ with interactive(
 # %% [markdown]
 # The surface is a bowl, because the loss is a mean of squares and the errors are linear in $w$ and $b$. But
 # the bowl is long and narrow, like a valley. In one direction the loss rises steeply, and along the floor of
-# the valley it hardly changes. The rest of this lab shows that this shape decides how fast gradient descent
-# is, and when it fails.
+# the valley it hardly changes. This shape decides how fast gradient descent is, and when it fails.
 #
 # ## Gradient
 #
@@ -308,9 +307,8 @@ exercises.check_descend(descend)
 #
 # **What:** report whether the last loss differs from the previous loss by less than 0.1 % of the previous loss.
 #
-# **Why:** a loop that never ends wastes a computer, and a loop that ends too early wastes the training. The
-# test must also cope with losses that oscillate, with losses that grow until they are infinite or NaN (*not a
-# number*, the result of an undefined operation), and with the very first step.
+# **Why:** the test must also cope with losses that oscillate, with losses that grow until they are infinite or
+# NaN (*not a number*, the result of an undefined operation), and with the very first step.
 #
 # **Signature:** `has_converged(losses)` takes a list and returns `True` or `False`. With fewer than two
 # losses it returns `False`.
@@ -374,18 +372,16 @@ with interactive(
 
 # %% [markdown]
 # **What the result means.** About fifty steps bring the descent down to the floor of the valley. After that
-# it moves along the floor in very small steps, because the gradient is small there. Your test stops as soon
-# as the loss hardly changes from one step to the next, and the table shows that the bias is still far from
-# its best value at that moment. Even after 1000 steps it has not arrived. Your test is correct. It measures
-# the change of the loss per step, and a small change does not mean that the parameters are close to the
-# minimum. It can also mean that the steps are small.
+# it moves along the floor in very small steps, because the gradient is small there. When your test stops, the
+# bias is still far from its best value, and even after 1000 steps it has not arrived. Your test is correct. But
+# a small change of the loss does not mean that the parameters are close to the minimum. It can also mean that
+# the steps are small.
 #
 # ## Learning rate and its limit
 #
 # *Core, 8 minutes.*
 #
-# Larger steps would bring the descent to its goal sooner. How large may the learning rate be? First we answer
-# this question for one parameter.
+# How large may the learning rate be? First we answer this question for one parameter.
 #
 # Take the loss $L(w) = \tfrac{1}{2} \lambda w^2$. It is a parabola with its minimum at 0. Its second
 # derivative is $\lambda$ (lambda), which is called the *curvature*: the larger it is, the narrower is the
@@ -405,7 +401,7 @@ with interactive(
 #
 # The distance shrinks if the factor lies between $-1$ and $1$. This holds for every $\eta$ below $2 /
 # \lambda$, which is $2 / 2 = 1$ for the parabola of the table. Above this limit each step ends farther from
-# the minimum than it began, and the descent **diverges**. This is called *divergence*.
+# the minimum than it began, and the descent **diverges**.
 #
 # ![Three copies of the same parabola. With the small learning rate 0.1 the points approach the minimum from one side. With 0.9 they jump from side to side and still come closer. With 1.1, above the limit 1, each jump ends higher than the one before.](pictures/learning_rate_limit.svg)
 #
@@ -419,7 +415,7 @@ with interactive(
 # Our loss has two parameters. Suppose for a moment that $b$ stays fixed and only $w$ is trained. The first
 # derivative is $2\,\overline{e x}$, where the bar means the average over the examples. The second derivative
 # is $2\,\overline{x^2}$. The cell prints $\overline{x^2}$. What is the limit of the learning rate, about? The
-# limit for both parameters together is almost the same. The next section shows how to compute it.
+# limit for both parameters together is almost the same.
 
 # %%
 print(f"mean of the squares of x: {np.mean(x**2):.1f}")
@@ -508,9 +504,8 @@ exercises.check_hessian(hessian)
 #
 # **What:** return the limit $2 / \lambda_{\max}$ for the inputs `x`.
 #
-# **Why:** for a loss that is a bowl, you can then say before the descent whether it will diverge. The loss of
-# a network is not such a bowl: its Hessian changes during training, and the last section of this lab
-# measures what this means for the limit.
+# **Why:** for a loss that is a bowl, you can then say before the descent whether it will diverge. The last
+# section of this lab measures what is different in a network.
 #
 # **Signature:** `largest_step_size(x)` returns one number.
 #
@@ -549,19 +544,17 @@ print(f"For our data the limit is {bound:.4f}.")
 # Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 34.6 = 69$, so with $w$ as the
 # only parameter the limit would be $2 / 69 = 0.029$. With both parameters the steepest direction is a
 # mixture of $w$ and $b$ with a slightly larger curvature, 71, so the limit is slightly smaller, 0.028.
-# Anyone who predicted about 0.03 has understood that the steepest direction decides. A prediction near $2 /
-# 2 = 1$ used the curvature along $b$, which is close to the flat direction.
+# A prediction near $2 / 2 = 1$ used the curvature along $b$, which is close to the flat direction.
 #
 # ## Experiment: loss after 10, 100 and 1000 steps
 #
 # *Optional, 6 minutes.*
 #
-# The experiment repeats the descent with learning rates from 0.01 to 1.2 times the limit, on two data sets that
-# this machine draws now. The figure shows the logarithm of the remaining loss,
-# $\log_{10}\,(L / L_{\min} - 1)$, because the loss spans many powers of ten. For example, the value $-2$ says
-# that the loss is one percent above its minimum. Lines show results that the course measured before with ten
-# data sets, and the points are yours. Lab 3 explains the functions that run experiments. The experiment also
-# runs with *centred* inputs, which a later section uses.
+# The experiment repeats the descent with learning rates from 0.01 to 1.2 times the limit, on two data sets.
+# The figure shows the logarithm of the remaining loss, $\log_{10}\,(L / L_{\min} - 1)$. For example, the value
+# $-2$ says that the loss is one percent above its minimum. Lines show results that the course measured before
+# with ten data sets, and the points are yours. The experiment also runs with *centred* inputs, which a later
+# section uses.
 
 # %% tags=["folded"]
 
@@ -605,20 +598,16 @@ describe(
 
 # %% [markdown]
 # **What the result means.** Below the limit more steps reduce the loss. After 100 and 1000 steps a larger
-# learning rate is better nearly up to the limit. Above the limit more steps *increase* the loss, up to the
-# edge of the figure. In the reference results 0.98 times the limit converges on all ten data sets, and 1.02
-# times the limit diverges on all ten. So the loss gives no warning: the best learning rates of this long
-# valley lie just below the limit.
-#
-# The curve for ten steps turns upwards a little earlier than the limit, because the oscillation across the
-# valley shrinks very slowly there.
+# learning rate is better nearly up to the limit. Above the limit more steps *increase* the loss. In the
+# reference results 0.98 times the limit converges on all ten data sets, and 1.02 times the limit diverges on
+# all ten. So the loss gives no warning: the best learning rates of this long valley lie just below the limit.
 #
 # ## Oscillation and divergence
 #
 # *Optional, 4 minutes.*
 #
-# How does a learning rate that is too large look during training? The next figure shows 25 steps at 0.97 and
-# at 1.03 times the limit. The rings are lines of equal loss, and the star marks the minimum.
+# The next figure shows 25 steps at 0.97 and at 1.03 times the limit. The rings are lines of equal loss, and
+# the star marks the minimum.
 
 # %% tags=["folded"]
 
@@ -655,15 +644,15 @@ describe(
 # eigenvector with the largest eigenvalue, because $1 - \eta\lambda_{\max}$ is close to $-1$. At 0.97 times the
 # limit each jump is 0.94 times as long as the one before. At 1.03 times the limit it is 1.06 times as long, and
 # the loss rises with every step. **A loss that grows in every step is the sign of a learning rate that is too
-# large.** Then reduce the learning rate first.
+# large.**
 #
 # ## Condition number
 #
 # *Optional, 14 minutes. Later cells call `steps_needed`.*
 #
-# The limit explains when gradient descent fails. Why is it slow when it works? One learning rate must serve
-# all directions. The steep direction limits it, and with this small learning rate the flat direction needs
-# many steps. The ratio of the two curvatures,
+# Why is gradient descent slow when it works? One learning rate must serve all directions. The steep direction
+# limits it, and with this small learning rate the flat direction needs many steps. The ratio of the two
+# curvatures,
 #
 # $$\kappa = \frac{\lambda_{\max}}{\lambda_{\min}} ,$$
 #
@@ -675,11 +664,11 @@ describe(
 # steepest and of the flattest direction have the same size,
 #
 # $$|1 - \eta \lambda| = \frac{\lambda_{\max} - \lambda_{\min}}{\lambda_{\max} + \lambda_{\min}}
-# = \frac{\kappa - 1}{\kappa + 1} ,$$
+# = \frac{\kappa - 1}{\kappa + 1} .$$
 #
-# where the second form divides both by $\lambda_{\min}$. A smaller learning rate brings the factor of the
-# flattest direction closer to 1, and a larger one brings that of the steepest direction closer to $-1$. So
-# after $n$ steps the distance from the minimum is at most $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$
+# A smaller learning rate brings the factor of the flattest direction closer to 1, and a larger one brings that
+# of the steepest direction closer to $-1$. So after $n$ steps the distance from the minimum is at most
+# $\left(\frac{\kappa - 1}{\kappa + 1}\right)^n$
 # times what it was at the start.
 #
 # For example, with $\lambda = 18$ and $2$ the condition number is 9, the best learning rate is
@@ -692,8 +681,7 @@ describe(
 # **What:** return the smallest whole number of steps after which the distance is at most $1 / r$ of what it
 # was at the start, with the best fixed learning rate. The number $r$ is the argument `reduction`.
 #
-# **Why:** the exercise turns the shape of a loss surface into time. You compare your formula with real
-# descents below.
+# **Why:** the exercise turns the shape of a loss surface into time.
 #
 # **Signature:** `steps_needed(condition_number, reduction)` returns a whole number. `reduction` is larger than 1.
 # With a condition number of 1 it returns 1.
@@ -733,11 +721,11 @@ exercises.check_steps_needed(steps_needed)
 # %% [markdown]
 # ## Input normalisation
 #
-# *Optional, 10 minutes.*
+# *Optional, 20 minutes.*
 #
-# Why is our valley so long? The inputs lie between 0 and 10, far from zero on one side. So a larger $w$ and
-# a larger $b$ do nearly the same: both raise the line over the data. If $w$ is a little too large, then a
-# smaller $b$ compensates most of the error. This is the floor of the valley.
+# Why is our valley so long? The inputs lie between 0 and 10. So a larger $w$ and a larger $b$ do nearly the
+# same: both raise the line over the data. If $w$ is a little too large, then a smaller $b$ compensates most of
+# the error. This is the floor of the valley.
 #
 # *Centring* subtracts the mean from the inputs, so that $\bar x = 0$. The Hessian becomes diagonal,
 # $\begin{pmatrix} 2\,\overline{x^2} & 0 \\ 0 & 2 \end{pmatrix}$, where $\overline{x^2}$ is now the variance
@@ -746,8 +734,7 @@ exercises.check_steps_needed(steps_needed)
 # ### Prediction: centred inputs
 #
 # For our inputs the mean of the squares is 35, and the variance is 8.2. Does centring allow a larger learning
-# rate, a smaller one, or the same? Answer with one of the words "larger", "smaller", "same", and give the
-# reason.
+# rate, a smaller one, or the same? Answer "larger", "smaller" or "same", and give the reason.
 
 # %%
 # Prediction 2: the limit of the learning rate with centred inputs. Replace both values of None.
@@ -756,8 +743,7 @@ centring = workbook.predict(2, None, reason=None)
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
 # the descent needs until its loss is 0.01 % above the least loss, and counts the steps of a real descent.
-# With the best learning rate the loss above its minimum is proportional to the square of the distance. So the
-# cell asks for the square root of the reduction of the loss.
+# The loss above its minimum is proportional to the square of the distance, so `reduction` is a square root.
 
 
 # %%
@@ -797,31 +783,79 @@ describe(
 # Centring reduces the condition number from 151 to 8.2 and the number of steps from 464 to 26. The limit of
 # the learning rate becomes four times as *large*, because the largest curvature falls from 71 to 16.
 # Normalised inputs make the bowl round, and a single step with the learning rate 0.5 reaches the minimum.
-# Your formula agrees with the counted steps exactly, because both directions shrink by the same factor. With
-# more than two parameters some directions shrink faster, and the formula gives an upper bound.
-#
 # If you predicted "same" or "smaller", remember that the largest eigenvalue contains the mean of the squares of
-# $x$. Inputs with a mean far from zero have large squares.
+# $x$. Your formula agrees with the counted steps exactly, because both directions shrink by the same factor.
 #
 # This is why the inputs of networks are normalised, for example the pixels of images. *Batch normalisation*
-# (lab 7) does the same with the values inside a network. Adam (lab 7) instead gives each parameter its own
-# learning rate.
+# (lab 7) does the same with the values inside a network.
 
 # %% tags=["folded"]
 some = (slice(None), [0.1, 0.5, 0.9, 1.1])  # all inputs, four ratios
 compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[some, :]
 
 # %% [markdown]
+# ### Exercise 7: Review of patches that change the learning rate
+#
+# **Level:** choose and justify.
+#
+# **What:** a colleague's function `fit` computes its learning rate from your Hessian, as 95 % of the limit. It
+# promises that no step raises the loss, whatever the data are. Four patches shall make it simpler or faster.
+# Decide which patches keep the promise. For each of the others give data with which a step raises the loss.
+#
+# **Why:** a patch can work on your data and diverge on those of its next user.
+#
+# **Signature:** `review_fit()` returns a dict from the letter of a patch to `"correct"` or to a case. A case is
+# a dict such as `{"x": [-3.0, -1.0, 1.0, 3.0], "y": [-5.0, 0.0, 4.0, 9.0], "steps": 20}`, in which all four
+# patches work.
+#
+# <details><summary>Hint 1</summary>
+#
+# Compare the learning rate of each patch with the limit $2 / \lambda_{\max}$. For which inputs is it larger?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# For $x = (1, 3)$ the Hessian is $\begin{pmatrix} 10 & 4 \\ 4 & 2 \end{pmatrix}$ and its largest eigenvalue is
+# 11.7. What are the largest number on the diagonal and the *trace*, the sum of the diagonal?
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# The trace is also the sum of the eigenvalues, and no eigenvalue is negative here. Centred inputs have the
+# eigenvalues $2\,\overline{x^2}$ and 2. When is the second one larger?
+#
+# </details>
+
+# %%
+show_source(exercises.fit)
+print(exercises.FIT_REVIEW)
+
+
+# %%
+def review_fit():
+    # BEGIN SOLUTION: return {"a": ..., "b": ..., "c": ..., "d": ...} with "correct" or a case for each patch
+    return {
+        "a": {"x": [1.0, 3.0], "y": [4.0, 6.0], "steps": 20},
+        "b": "correct",
+        "c": {"x": [0.1, 0.3], "y": [4.0, 6.0], "steps": 20},
+        "d": "correct",
+    }
+    # END SOLUTION
+
+
+# %%
+exercises.check_review_fit(review_fit)
+
+# %% [markdown]
 # ## Edge of stability
 #
-# *Optional, 12 minutes.*
+# *Optional, 32 minutes.*
 #
 # Does the limit $2 / \lambda_{\max}$ also hold for a network? The Hessian of our linear model is the same
 # everywhere. The Hessian of a network depends on the weights, so its largest eigenvalue changes with every
 # step. This section measures it during a training. The network has 784 inputs, two hidden layers of 64
 # neurons with the function tanh, and 10 outputs, together 55,050 parameters. The loss is the mean squared
-# error again, summed over the ten outputs. The data are 500 images of Fashion-MNIST with centred pixels, and
-# every step uses all of them.
+# error, summed over the outputs. The data are 500 images of Fashion-MNIST, and every step uses all of them.
 #
 # A Hessian with 55,050 rows would fill 24 GB. Its largest eigenvalue needs only *gradients*. If the weights
 # move a short distance $\varepsilon$ along a vector $v$ of length 1, the gradient changes by
@@ -830,17 +864,63 @@ compare(at_100, shipped_at_100, by=["inputs", "ratio"], value="log10_left").loc[
 # steepest eigenvector the most, so the vector turns into this direction, and $v \cdot H v$ approaches
 # $\lambda_{\max}$. For example, $H = \begin{pmatrix} 18 & 0 \\ 0 & 2 \end{pmatrix}$ turns $(1, 1)$ into
 # $(18, 2)$ and then into $(324, 4)$.
+#
+# ### Exercise 8: Limit of the learning rate from gradients
+#
+# **Level:** blank page.
+#
+# **What:** find the largest learning rate with which gradient descent converges on a bowl. You get only a
+# function that computes its gradient. Every method is allowed.
+#
+# **Why:** frameworks compute the gradient of any loss, but not the Hessian of a large network.
+#
+# **Signature:** `learning_rate_limit(gradient_at, theta)` returns one number. `theta` is an array with a point
+# of the bowl, and `gradient_at(theta)` returns the gradient there.
+#
+# **Rubric:** the check measures three points, on six bowls with 1 to 600 parameters and condition numbers from
+# 1 to 1,000.
+#
+# * The result is right within 5 %, also if `theta` is the minimum.
+# * It needs at most 500 gradients.
+# * `theta` stays unchanged.
+#
+# <details><summary>Hint 1</summary>
+#
+# On a bowl the gradient at $\theta + v$ minus the gradient at $\theta$ is exactly $H v$, for a $v$ of any length.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Begin with a random vector. The gradient is zero at the minimum, so it is no good beginning.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Repeat 100 times: divide `v` by `np.linalg.norm(v)`, compute the product $H v$, store `v @ product`, and
+# continue with the product as the new `v`.
+#
+# </details>
 
 
 # %%
-def power_iteration(gradient_at, weights, v, repeats=10, epsilon=1e-3):
-    """Return the largest eigenvalue of the Hessian, and its eigenvector."""
-    for _ in range(repeats):
-        change = gradient_at(weights + epsilon * v) - gradient_at(weights - epsilon * v)
-        product = change / (2 * epsilon)  # H v
-        eigenvalue, v = v @ product, product / np.linalg.norm(product)
-    return eigenvalue, v
+def learning_rate_limit(gradient_at, theta):
+    """Return the largest learning rate that converges on the bowl with this gradient."""
+    # BEGIN SOLUTION: write the function, so that it fulfils the rubric
+    v, here = np.random.default_rng(0).normal(size=theta.size), gradient_at(theta)
+    for _ in range(100):
+        v = v / np.linalg.norm(v)
+        product = gradient_at(theta + v) - here  # H v
+        eigenvalue, v = v @ product, product
+    return 2 / eigenvalue
+    # END SOLUTION
 
+
+# %%
+exercises.check_learning_rate_limit(learning_rate_limit)
+line_limit = learning_rate_limit(
+    lambda theta: np.array(gradient(*theta, x, y)), np.array([0.0, 18.0])
+)
+print(f"our line: {line_limit:.4f} from gradients, {bound:.4f} from the Hessian")
 
 # %% [markdown]
 # ### Prediction: three times the limit
@@ -866,17 +946,26 @@ def gradient_at(weights):
     return network.loss_and_gradient(weights)[1]
 
 
+def power_iteration(weights, v, repeats=10, epsilon=1e-3):
+    """Return the largest eigenvalue of the Hessian, and its eigenvector, in which the next one can begin."""
+    for _ in range(repeats):
+        change = gradient_at(weights + epsilon * v) - gradient_at(weights - epsilon * v)
+        product = change / (2 * epsilon)  # H v
+        eigenvalue, v = v @ product, product / np.linalg.norm(product)
+    return eigenvalue, v
+
+
 def train_at_the_edge(ratio, seed):
     weights = network.start(seed)
     v = np.random.default_rng(seed).normal(size=weights.size).astype("float32")
-    eigenvalue, v = power_iteration(gradient_at, weights, v / np.linalg.norm(v), repeats=40)
+    eigenvalue, v = power_iteration(weights, v / np.linalg.norm(v), repeats=40)
     learning_rate, rows = np.float32(ratio * 2 / eigenvalue), []
     for step in range(EDGE_STEPS + 1):
         loss, slope = network.loss_and_gradient(weights)
         if loss > 1000:  # the descent has diverged
             break
         if step < 5 or step % 20 == 0:
-            eigenvalue, v = power_iteration(gradient_at, weights, v)
+            eigenvalue, v = power_iteration(weights, v)
             row = {"step": step, "loss": loss, "eigenvalue": eigenvalue}
             rows.append(row | {"of_limit": learning_rate * eigenvalue / 2})
         weights = weights - learning_rate * slope
@@ -917,7 +1006,7 @@ compare(*by_end, by=["ratio", "step"], value="loss")
 # **What the result means.** The limit at the start, 0.043, does not decide about this training. In the
 # reference results (n = 5 seeds) the training at three times the limit converges and ends at the *lowest*
 # loss, 0.013, compared with 0.069 at half of the limit. If you predicted "diverges", you applied the rule for
-# a bowl, in which $\lambda_{\max}$ is a constant. Two observations in the right panel explain the result:
+# a bowl, in which $\lambda_{\max}$ is a constant. The right panel explains the result:
 #
 # * With three times the limit the first steps are unstable, and the loss rises in some of them. They move
 #   the weights to a place where $\lambda_{\max}$ is smaller, and there the training continues.
@@ -930,30 +1019,24 @@ compare(*by_end, by=["ratio", "step"], value="loss")
 # where the learning rate must adapt to $\lambda_{\max}$. There is a limit for the network as well: with six
 # times the value at the start all five trainings diverged in their first ten steps. But you cannot compute it
 # from the Hessian at the start. In practice it is found by trying learning rates.
-#
-# One rule holds for the network as well: a learning rate far above $2 / \lambda_{\max}$ makes the loss grow in
-# every step.
 
 # %% [markdown]
 # ## Summary
 #
 # *Core, 2 minutes.*
 #
-# * The gradient of the loss points in the direction in which the loss grows fastest. Gradient descent subtracts
-#   the gradient, multiplied by the learning rate, from the parameters, again and again.
+# * Gradient descent subtracts the gradient, multiplied by the learning rate, from the parameters, again and
+#   again.
 # * Along each eigenvector of the Hessian one step multiplies the distance from the minimum by
 #   $1 - \eta\lambda$. Therefore the descent on a quadratic loss converges only for
-#   $\eta < 2 / \lambda_{\max}$. In the experiment 0.98 times this limit converged and 1.02 times diverged, on
-#   ten of ten data sets.
+#   $\eta < 2 / \lambda_{\max}$. In the experiment 0.98 times this limit converged and 1.02 times diverged.
 # * In a network $\lambda_{\max}$ rises during training until it is about $2 / \eta$, and the loss still falls
-#   (edge of stability). Three times the limit at the start reached a lower loss than half of it, and six times
-#   diverged.
+#   (edge of stability).
 # * The condition number $\kappa = \lambda_{\max} / \lambda_{\min}$ decides how many steps the descent needs.
 #   With the best fixed learning rate each step leaves $(\kappa - 1) / (\kappa + 1)$ of the distance.
-# * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2, and
-#   normalisation to 1.
-# * A loss that has stopped changing does not prove that the parameters have reached the minimum, because along a
-#   flat direction the steps are small. Let the descent run twice as long, or compare with a direct solution.
+# * Normalised inputs make the condition number small. For our data centring reduced it from 151 to 8.2.
+# * A loss that has stopped changing does not prove that the parameters have reached the minimum: along a flat
+#   direction the steps are small.
 #
 # **To continue, if you like:** run `descend(x, y, learning_rate=1e-6, stop=has_converged)`. After how many
 # steps does your test stop it, and why? With what could you compare the change of the loss instead?

@@ -15,12 +15,13 @@
 # * write stochastic gradient descent (SGD) with batches and epochs;
 # * compute how far the weights scatter around the minimum for a given learning rate and batch size;
 # * explain the four parts of a training step, and what a neural network computes;
-# * compute the time to a target accuracy from throughput and epochs, and judge measurements of a few runs.
+# * compute the time to a target accuracy from throughput and epochs, and judge measurements of a few runs;
+# * design an experiment that decides whether the batch or the learning rate causes a higher loss.
 #
 # **Builds on** lab 2 (gradient descent, learning rate, curvature). You need Python with NumPy, and a little
 # Keras or PyTorch. The [algebra bridge](00_test_and_bridge.ipynb) explains the variance of a mean.
 #
-# **Time:** 100 minutes for a learner who reads everything and does every exercise. The computer needs about
+# **Time:** 135 minutes for a learner who reads everything and does every exercise. The computer needs about
 # four of them. A good place for a break is the section "Neural networks". [The start page](00_start_here.ipynb)
 # explains the marks *Core* and *Optional*.
 
@@ -33,6 +34,7 @@ from hvdlab.course.figures import compare, describe, overlay, predicted, summary
 from hvdlab.course.source import show_source
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
+from hvdlab.exercises import lab03_cause_of_a_loss as cause_exercises
 from hvdlab.exercises import lab03_networks as network_exercises
 from hvdlab.exercises import lab03_stochastic_gradient_descent as exercises
 
@@ -80,9 +82,8 @@ print(f"the best line: w={w_best:.2f}, b={b_best:.1f}")
 #
 # *Core, 8 minutes. Later cells call `batches`.*
 #
-# Lab 2 computed each gradient from all examples. For a million images this would be wasteful, because one
-# step would have to read all of them. So training uses a few examples at a time. These words are used in the
-# whole course:
+# Lab 2 computed each gradient from all examples. For a million images this would be wasteful, so training uses
+# a few examples at a time. These words are used in the whole course:
 #
 # * A **batch** is the set of examples from which one gradient is computed. Many texts call it a mini-batch.
 # * The **batch size** $B$ is the number of examples in a batch. It is a hyperparameter, as the learning rate
@@ -157,9 +158,9 @@ exercises.check_batches(batches)
 # **What:** in each epoch draw a new order of all examples, and make one step for each batch of your
 # `batches`. Append $(w, b)$ to `path` after every step.
 #
-# **Why:** this is the training loop of every network in this course. Only the model and the source of the
-# gradient change. The new order makes every batch a random sample. If the examples were sorted by class, a
-# batch in that order would contain a single class, and its gradient would be far from that of all examples.
+# **Why:** this is the training loop of every network in this course. The new order makes every batch a random
+# sample. If the examples were sorted by class, a batch in that order would contain a single class, and its
+# gradient would be far from that of all examples.
 #
 # **Signature:** `descend(x, y, batch_size, learning_rate, epochs, seed=1)` returns an array with one row
 # `(w, b)` for the start and for each step. The generator of random numbers, the start and the list `path` are
@@ -252,8 +253,7 @@ describe(
 # \cdot 1.8) = 0.22$. With $B = 4$ it is a quarter of this, 0.056. With half the learning rate and $B = 1$
 # it is $0.05 \cdot 8 / (2 \cdot 1.9) = 0.11$, about one half. **A batch that is twice as large halves the
 # variance, and a learning rate that is half as large does about the same.** This is why most trainings lower
-# the learning rate towards the end (lab 7). The large rate of the beginning arrives early, and the small rate
-# of the end makes the noise ball small.
+# the learning rate towards the end (lab 7).
 #
 # For our line the gradient of example $i$ with respect to $w$ is $g_i = 2 e_i x_i$. At the best line the mean
 # of all $g_i$ is 0, so their variance $C$ is the mean of their squares.
@@ -321,21 +321,19 @@ workbook.predict(1, None, reason=None)
 #
 # *Core, 5 minutes.*
 #
-# All labs run their experiments with the same few functions. An experiment is a function that trains once and
-# returns its measurements. `grid(batch_size=[1, 10], seed=seeds(3))` lists every combination of the given
-# values. A *seed* is the number that starts a generator of random numbers: each seed gives other initial
-# weights and another order of the examples, so several seeds show how much a result depends on chance.
+# An experiment is a function that trains once and returns its measurements.
+# `grid(batch_size=[1, 10], seed=seeds(3))` lists every combination of the given values. A *seed* is the number
+# that starts a generator of random numbers: each seed gives other initial weights and another order of the
+# examples, so several seeds show how much a result depends on chance.
 # `sweep(name, function, settings)` calls the function with every setting and returns a table with one row per
 # run. If it takes too long, interrupt it with the stop button, and it keeps the runs that are done.
 #
 # `reference(name)` returns results that the course measured before on one machine, usually with three or more
 # seeds. In the figures **lines are reference results and points are yours**. A band around a line and bars at
 # a point show one standard deviation over the seeds. For times the figures show the median and the range from
-# the fastest to the slowest run, because other programs on a computer disturb times, and one disturbed run
-# would spoil the mean. The number of runs is $n$. Your own points come from fewer runs than the reference, so
-# that a lab takes minutes and not hours. Tables write "mean +- standard deviation". With $n = 3$ a standard
-# deviation is only a rough estimate. If the ranges of two settings overlap, do not conclude that one of them
-# is better.
+# the fastest to the slowest run, because one run that other programs disturb would spoil the mean. The number
+# of runs is $n$. Tables write "mean +- standard deviation". With $n = 3$ a standard deviation is only a rough
+# estimate. If the ranges of two settings overlap, do not conclude that one of them is better.
 #
 # Cells that only prepare an experiment or draw a figure are folded. Click on the bar on the left to open one.
 
@@ -391,22 +389,77 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 
 # %% [markdown]
 # **What the result means.** With replacement the variance follows your formula and falls in proportion to
-# $1/B$. At a batch size of 1 it is about 5 % larger. The derivation takes $C$ as constant, but away from the
-# minimum the errors are larger, and so are the gradients and their variance.
+# $1/B$. At a batch size of 1 it is about 5 % larger, because $C$ is larger away from the minimum.
 #
 # If each example comes once per epoch, the variance is **smaller**, and the difference grows with the batch
-# size. With a batch size of 10 it is 0.012 in place of 0.053. The reason is that the noise of the batches of one
-# epoch adds up to almost nothing, because all examples together have no noise. But noise also fades: every later
-# step multiplies it by $1 - \eta\lambda = 0.915$, so after 12 steps about a third is left. With a batch size of 10
-# an epoch has 10 steps. The noise of its first step is still large at its last step, so most of the noise cancels.
-# With a batch size of 1 an epoch has 100 steps. The early noise fades before the late noise can cancel it.
+# size. With a batch size of 10 it is 0.012 in place of 0.053. The reason is that the noise of the batches of
+# one epoch adds up to almost nothing, because all examples together have no noise. But noise also fades:
+# every later step multiplies it by $1 - \eta\lambda = 0.915$, so after 12 steps about a third is left. With a
+# batch size of 10 an epoch has 10 steps. The noise of its first step is still large at its last step, so most
+# of the noise cancels. With a batch size of 1 an epoch has 100 steps. The early noise fades before the late
+# noise can cancel it.
 #
+# ## Review of a training loop
+#
+# *Optional, 10 minutes.*
+#
+# A *patch* is a change of code: lines with `-` are removed, and lines with `+` are added. You now review four
+# patches of `descend`.
+#
+# ### Exercise 4: Review of patches of SGD
+#
+# **Level:** choose and justify.
+#
+# **What:** decide which patches keep two promises. Each epoch reads every example exactly once, and each step
+# uses the mean gradient of its batch. For each other patch give a case in which it breaks a promise.
+#
+# **Why:** each of these mistakes still trains, so no error message tells you about it.
+#
+# **Signature:** `review_descend()` returns a dict from the letter of a patch to `"correct"` or to a case. A
+# case is a dict such as `{"examples": 8, "batch_size": 8, "epochs": 2}`, in which all four patches work.
+#
+# <details><summary>Hint 1</summary>
+#
+# Write down the batches of one epoch, first for 8 examples with the batch size 4, then for 9 and 10 examples.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `np.array_split` cuts three examples into two and one. `rng.choice` knows nothing about the batches before.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# The gradients 1, 5 and 9 have the mean 5. What does each patch compute for such a batch?
+#
+# </details>
+
+# %%
+print(exercises.DESCEND_REVIEW)
+
+
+# %%
+def review_descend():
+    # BEGIN SOLUTION: return {"a": ..., "b": ..., "c": ..., "d": ...} with "correct" or a case for each patch
+    return {
+        "a": {"examples": 9, "batch_size": 3, "epochs": 1},
+        "b": "correct",
+        "c": {"examples": 8, "batch_size": 4, "epochs": 1},
+        "d": {"examples": 10, "batch_size": 4, "epochs": 1},
+    }
+    # END SOLUTION
+
+
+# %%
+exercises.check_review_descend(review_descend)
+
+# %% [markdown]
 # ## Neural networks
 #
 # *Optional, 17 minutes.*
 #
-# So far the model was a line. Most relations in the world are no lines. A **neural network** is a function
-# that is built from many neurons, and it can approximate nearly any relation.
+# So far the model was a line. A **neural network** is a function that is built from many neurons, and it can
+# approximate nearly any relation.
 #
 # ### Neural networks as parameterized functions
 #
@@ -421,8 +474,6 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 #
 # The layers between inputs and outputs are called *hidden layers*. The whole network is one function
 # $f(x; \theta)$ of the inputs $x$ and of the parameters $\theta$, which are all weights and biases together.
-# Training chooses $\theta$. It does not matter for the loop of gradient descent whether $\theta$ has two
-# components or a billion.
 #
 # ![A network with three inputs, two hidden layers of four neurons and two outputs. Every neuron is connected to all neurons of the layer before. The three layers have 16, 20 and 10 parameters, together 46.](pictures/network_layers.svg)
 #
@@ -431,14 +482,12 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # $\operatorname{relu}(x) - 2 \operatorname{relu}(x - 1) + \operatorname{relu}(x - 2)$. This is a triangle
 # between 0 and 2 with its tip at 1: at $x = 1$ the value is 1, and at $x = 3$ it is $3 - 4 + 1 = 0$. With
 # more neurons you can add more triangles, with other places, widths and heights, and so approximate any
-# curve. The figure after the exercise does this for a sine curve. Cybenko proved in 1989 that networks with
-# one hidden layer can approximate every continuous function on a bounded region as exactly as one likes
-# ([paper](https://doi.org/10.1007/BF02551274); the proof is for another activation function). The theorem
-# says that suitable parameters exist. It does not say that training finds them, or how many neurons are
-# needed. In practice several layers need fewer neurons, because later layers can combine what earlier
-# layers have found.
+# curve. The figure after the exercise does this for a sine curve. Networks with one hidden layer can
+# approximate every continuous function on a bounded region ([Cybenko
+# 1989](https://doi.org/10.1007/BF02551274), for another activation function). This does not say that training
+# finds suitable parameters.
 #
-# ### Exercise 4: Forward pass
+# ### Exercise 5: Forward pass
 #
 # **What:** compute the output of a network of dense layers. A ReLU follows every layer but the last.
 #
@@ -514,9 +563,10 @@ describe(
 # ### A convolutional network
 #
 # The network of the next sections is a small *convolutional neural network* (CNN). A *convolution* connects a
-# neuron only to a small window of the image, for example 5 x 5 pixels, and uses the same weights at every place.
-# Such a set of weights is a *filter*. It reads all channels of its input and makes one channel of the output. For example, 8 filters on a grey image have $8 \cdot 25$ weights and 8
-# biases, which are 208 parameters. The network has two convolutions and two dense layers:
+# neuron only to a small window of the image, for example 5 x 5 pixels, and uses the same weights at every
+# place. Such a set of weights is a *filter*. It reads all channels of its input and makes one channel of the
+# output. For example, 8 filters on a grey image have $8 \cdot 25$ weights and 8 biases, which are 208
+# parameters. The network has two convolutions and two dense layers:
 #
 # | layer | output | parameters |
 # |---|---|---|
@@ -528,8 +578,8 @@ describe(
 # Most of the 27,690 parameters are in the first dense layer, although the convolutions do most of the
 # computing. The data are Fashion-MNIST, photos of clothes with 28 x 28 pixels in ten classes. We train on
 # 10,000 of its images, and hold out 2,000 test images. These *held-out images* are not used for training, so
-# that they show whether the network has learned something that is useful for new images. Where the photos are
-# missing, a *synthetic data set* replaces them, with generated patterns of the same shapes.
+# that they show how good the network is on new images. Where the photos are missing, a *synthetic data set*
+# replaces them, with generated patterns of the same shapes.
 
 # %% tags=["folded"]
 data = load_fashion_mnist()
@@ -572,15 +622,13 @@ print(f"{sgd.count_parameters(model)} parameters, {TRAIN} training images, {HELD
 #    falls to 0.78.
 #
 # The training loop repeats these steps for all batches of an epoch, then measures the loss and the accuracy
-# on held-out examples, and begins the next epoch. A network that is only used, because its training is over,
-# needs the forward pass alone. It needs no loss, no gradients and no update, and each layer output can be
-# freed as soon as the next layer has read it.
+# on held-out examples, and begins the next epoch. A network whose training is over needs the forward pass
+# alone, and can free each layer output as soon as the next layer has read it.
 #
 # ![Upper row, the forward pass: a batch passes through three layers to the loss. Middle row, the backward pass: gradients are computed from the last layer to the first, with the kept outputs of the forward pass. Lower row: the optimizer updates the weights of each layer with its gradient.](pictures/forward_backward_update.svg)
 #
 # The next cell shows one training step in your framework and makes twenty steps with the same batch of 32
-# images. On the whole the loss falls, because the network learns these 32 images by heart. A single step can
-# increase it, as lab 2 showed for learning rates near the limit.
+# images. On the whole the loss falls, because the network learns these 32 images by heart.
 
 # %%
 show_source(sgd.training_step)
@@ -593,14 +641,8 @@ for step in range(20):
 # %% [markdown]
 # The function `sgd.train` makes the same steps for whole epochs and reports the seconds, the loss and the
 # held-out accuracy of each epoch. With Keras it calls `model.fit`, which contains the loop. With PyTorch the
-# loop is written out. Both versions draw the initial
-# weights from the same distributions. All reference results of this lab were measured with Keras, so the
-# times of PyTorch can differ from the lines.
-#
-# One difference matters. If a seed is set for the whole program, as our Keras networks do, `model.fit` draws the
-# *same* order of the examples in every epoch (Keras 3 with TensorFlow). PyTorch draws a new order each time.
-# This changes the *reported* loss of an epoch, the mean over its batches. After eight epochs it was 0.34 with
-# Keras and 0.36 with PyTorch in a trial, although the loss on all training images was 0.32 in both.
+# loop is written out. All reference results of this lab were measured with Keras, so the times of PyTorch can
+# differ from the lines.
 #
 # ## Throughput and batch size
 #
@@ -681,24 +723,21 @@ describe(
 # **What the result means.** At first the throughput nearly doubles with the batch, and later it grows more
 # slowly. In the reference results it is 3,600 images per second with a batch of 8, and 31,000 with a batch
 # of 128. The same two-part calculation, from 16 and 128, predicts 39,000 for 256, and the measured range is
-# 34,000 to 42,000. The absolute numbers belong to one machine, and yours will differ. Between 256 and 1,024
-# the reference runs vary by up to a third, as the band shows, so do not read anything into the exact form
-# of the line there.
+# 34,000 to 42,000. Your absolute numbers will differ.
 #
 # ## Time to accuracy
 #
 # *Core, 13 minutes.*
 #
-# Throughput is not the goal. The goal is a trained network. So this section measures the **time to
+# This section measures the **time to
 # accuracy**, the time until the network classifies a given fraction of the held-out images correctly. It is
 # the product of two quantities that depend on the batch size in opposite ways:
 #
 # $$\text{time} = \text{number of epochs} \times \frac{\text{images per epoch}}{\text{throughput}} .$$
 #
-# A large batch has a high throughput, but it makes few steps per epoch and therefore needs more epochs. A
-# small batch makes many steps per epoch, but each epoch takes long.
+# A large batch has a high throughput, but it makes few steps per epoch and therefore needs more epochs.
 #
-# ### Exercise 5: Stop rule
+# ### Exercise 6: Stop rule
 #
 # **What:** report whether each of the last `patience` accuracies is at least `goal`.
 #
@@ -741,18 +780,16 @@ network_exercises.check_reached(reached)
 # ### Prediction: the fastest batch size
 #
 # The experiment trains with the batch sizes 4, 16, 64, 256 and 1,024 until the held-out accuracy is 0.8 in
-# two epochs in a row. The learning rate is 0.1 for all of them. Only the training steps count in the time,
-# and neither the measurement of the accuracy nor the preparation of the first step. Which batch size
-# reaches the goal first? Use what you know about the throughput, the number of steps per epoch and the
-# noise ball.
+# two epochs in a row. The learning rate is 0.1 for all of them. Only the training steps count in the time.
+# Which batch size reaches the goal first?
 
 # %%
 # Prediction 3: the batch size that is fastest to 80 % accuracy. Replace both values of None.
 prediction = workbook.predict(3, None, reason=None)
 
 # %% [markdown]
-# Most runs take seconds. A run that does not reach the goal ends after 100 epochs. With a batch size of 4,
-# which comes last, this can take ten minutes. If you interrupt it, the runs before it are kept.
+# A run that does not reach the goal ends after 100 epochs. With a batch size of 4, which comes last, this can
+# take ten minutes. If you interrupt it, the runs before it are kept.
 
 # %% tags=["folded"]
 GOAL, PATIENCE = by_run_length(quick=0.3, learner=0.8, reference=0.8), 2
@@ -825,35 +862,97 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 # order of 64 and 256**, because their ranges overlap. More seeds could decide it.
 #
 # Both ends have an explanation. The smallest batch has the lowest throughput. It even needs more epochs than
-# 16, because its noise ball is wide for this learning rate. One run was moved so far that it never arrived.
-# Large batches make few steps per epoch. Batch size 16 needs 3 epochs of 625 steps, which are 1,875 steps.
-# Batch size 1,024 needs 53 epochs of 10 steps, which are 530. The batch is 64 times as large, and the steps are
-# only 3.5 times fewer. Much of this is due to the learning rate, which we did not change. A less noisy gradient
-# allows larger steps. Lab 6 changes both together, and measures the size beyond which a larger batch saves
-# hardly any steps.
+# 16, because its noise ball is wide for this learning rate. Large batches make few steps per epoch. Batch size
+# 16 needs 3 epochs of 625 steps, which are 1,875 steps, and 1,024 needs 53 epochs of 10 steps, which are 530.
+# The batch is 64 times as large, and the steps are only 3.5 times fewer. Is this due to the batch, or to the
+# learning rate, which we did not change? A less noisy gradient allows larger steps.
 #
-# The optional notebook [Time budgets and loss surfaces](03_more_loss_surfaces.ipynb) chooses a batch size for
-# ten seconds, and looks at the loss surfaces of deep networks.
+# ## Design of an experiment
+#
+# *Optional, 25 minutes.*
+#
+# A colleague's training has a higher loss with a batch of 1,024 than with 32, both at the learning rate 0.1.
+# There are two claims. *Learning rate*: with a suitable one the large batch reaches a loss below that of the
+# small batch. *Batch*: with every learning rate its loss stays at least 1.5 times as high. The loss depends on
+# the seed: its standard deviation is about 70 % of the mean.
+#
+# ### Exercise 7: Learning rate or batch
+#
+# **Level:** blank page.
+#
+# **What:** write an experiment that finds out which claim holds for a training.
+#
+# **Why:** a comparison at a single learning rate cannot tell the two causes apart.
+#
+# **Signature:** `decide(train)` returns `"learning rate"` or `"batch"`.
+# `train(batch_size, learning_rate, seed)` is one run and returns the loss at its end, or nan if it diverged.
+# The same arguments give the same loss.
+#
+# **Rubric:** the check calls `decide` with 20 simulated trainings for each claim, SGD on bowls.
+#
+# * At least 19 of 20 verdicts are right, for each claim.
+# * No verdict takes more than 120 runs.
+#
+# <details><summary>Hint 1</summary>
+#
+# Compare the loss of the small batch at 0.1 with the *best* learning rate of the large batch.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The limit of the learning rate lies between 0.5 and 2.4. So try 0.2, 0.4, 0.8 and 1.6. That leaves about 20
+# seeds for each.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Take the mean over the seeds for each setting. `np.nanmin` finds the smallest number that is not nan.
+#
+# </details>
+
+# %%
+for cause in cause_exercises.CAUSES:
+    train = cause_exercises.training(cause, number=0)  # other numbers are other trainings
+    print(f"cause {cause}, batch 32:  ", [round(train(32, 0.1, seed), 2) for seed in (1, 2, 3)])
+    print(f"cause {cause}, batch 1024:", [round(train(1024, 0.1, seed), 2) for seed in (1, 2, 3)])
+
+
+# %%
+def decide(train):
+    """Return the cause of the higher loss of the large batch, "learning rate" or "batch"."""
+    # BEGIN SOLUTION: write the experiment, so that it fulfils the rubric
+    small = np.mean([train(32, 0.1, seed) for seed in range(20)])
+    rates = (0.2, 0.4, 0.8, 1.6)
+    large = [np.mean([train(1024, rate, seed) for seed in range(20)]) for rate in rates]
+    return "learning rate" if np.nanmin(large) < small else "batch"
+    # END SOLUTION
+
+
+# %%
+cause_exercises.check_decide(decide)
+
+# %% [markdown]
+# Lab 6 changes the batch size and the learning rate of a network together.
+#
+# The optional notebook [Time budgets and loss surfaces](03_more_loss_surfaces.ipynb) continues this lab.
 #
 # ## Summary
 #
 # *Core, 2 minutes.*
 #
-# * SGD computes each gradient from a batch. The estimate is right on average, and its noise has a variance in
-#   proportion to $1 / B$.
+# * SGD computes each gradient from a batch. Its noise has a variance in proportion to $1 / B$.
 # * With a constant learning rate the weights scatter around the minimum. The variance is
-#   $\eta C / (\lambda (2 - \eta\lambda) B)$. If every example comes once per epoch, it is smaller.
-# * A neural network is a function with many parameters, built from layers with nonlinear functions between
-#   them. A training step has four parts: forward pass, loss, backward pass and update.
-# * The throughput grows with the batch size and approaches a limit. In the reference results it grew from
-#   3,600 to 75,000 images per second between batch sizes 8 and 1,024.
+#   $\eta C / (\lambda (2 - \eta\lambda) B)$.
+# * A training step has four parts: forward pass, loss, backward pass and update.
+# * The throughput grows with the batch size and approaches a limit.
 # * The number of epochs to a given accuracy grows with the batch size, from 3 at 16 to 53 at 1,024
 #   (medians, n = 3). The time to accuracy is the product of both effects, so the extreme batch sizes are
 #   slow.
-# * With three runs per setting, overlapping ranges do not show an order.
+# * With three runs per setting, overlapping ranges do not show an order. A comparison of batch sizes at a single
+#   learning rate does not show the cause.
 #
 # **To continue, if you like:** halve the learning rate in `time_to_accuracy`, and predict first how the right
-# panel changes. Or set `FRAMEWORK` to the other framework, restart the kernel, and compare the points.
+# panel changes.
 #
 # ## Self-check questions
 #

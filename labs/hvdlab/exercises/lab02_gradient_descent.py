@@ -1,12 +1,13 @@
-"""Exercises of lab 2: gradient, loop, convergence test, Hessian, largest step size, and number of steps."""
+"""Exercises of lab 2: gradient, loop, convergence test, Hessian, learning rate limit, and number of steps."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from hvdlab.exercises import NotYet, call, call_unchanged, numbers
+from hvdlab.exercises import NotYet, call, call_unchanged, number, numbers
 from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
+from hvdlab.exercises.harness.patch_review import PatchReview
 
 FINITE_DIFFERENCES = 1e-3  # relative tolerance: a gradient from finite differences passes
 THRESHOLD = "the threshold is 0.1 %, which is 0.001"
@@ -263,5 +264,181 @@ check_steps_needed = FunctionExercise(
             ("math.log(reduction) / ", "math.log(reduction) / 2 / "),
     },
     passed="a long valley needs many steps, and a round bowl needs one.", meaning="of steps", rtol=1e-9,
+)
+# fmt: on
+
+
+def fit(x, y, steps):
+    w, b, losses = 0.0, 0.0, []
+    learning_rate = 0.95 * 2 / max(np.linalg.eigvalsh(hessian(x)))
+    for _ in range(steps + 1):
+        errors = w * x + b - y
+        losses.append(np.mean(errors**2))
+        w = w - learning_rate * 2 * np.mean(errors * x)
+        b = b - learning_rate * 2 * np.mean(errors)
+    return losses
+
+
+def rising_loss(fit: Callable, x: list, y: list, steps: int) -> str:
+    """Return which step raises the loss, as a sentence; "" if none does."""
+    losses = np.array(fit(array(*x), array(*y), steps))
+    falls = np.diff(losses) <= 1e-9 * losses[0]  # false for nan
+    if falls.all():
+        return ""
+    step = int(np.argmin(falls))
+    return f"Step {step + 1} raises the loss from {losses[step]:.4g} to {losses[step + 1]:.4g}."
+
+
+def unusable_data(x: list, y: list, steps: int) -> str:
+    if not 1 <= len(x) == len(y):
+        return f"x and y must be of equal length, with one number or more, yours {len(x)} and {len(y)}."
+    if not all(isinstance(value, int | float) and abs(value) <= 1e4 for value in [*x, *y]):
+        return "x and y must contain numbers from -10,000 to 10,000."
+    return "" if 1 <= steps <= 1000 else f"steps must be from 1 to 1000. Received: {steps}"
+
+
+# fmt: off
+FIT_REVIEW = PatchReview(
+    fit,
+    {
+        "a": ("np.linalg.eigvalsh(hessian(x))", "np.diag(hessian(x))"),
+        "b": ("max(np.linalg.eigvalsh(hessian(x)))", "np.trace(hessian(x))"),
+        "c": ("    learning_rate = 0.95 * 2 / max(np.linalg.eigvalsh(hessian(x)))",
+              "    x = x - np.mean(x)  # now the Hessian is diagonal\n"
+              "    learning_rate = 0.95 * 2 / (2 * np.mean(x**2))"),
+        "d": ("2 / max", "2 / len(x) / max", "2 * np.mean(", "2 * np.sum("),
+    },
+    rising_loss,
+    example={"x": [-3.0, -1.0, 1.0, 3.0], "y": [-5.0, 0.0, 4.0, 9.0], "steps": 20},
+    tried=[{"x": x, "y": y, "steps": 20} for x, y in [
+        ([-3.0, -1.0, 1.0, 3.0], [-5.0, 0.0, 4.0, 9.0]), ([1.0, 3.0], [4.0, 6.0]), ([2.0], [5.0]),
+        ([0.1, 0.3], [4.0, 6.0]), ([5.0, 6.0, 7.0], [1.0, -4.0, 2.0]), ([0.0, 0.0], [1.0, 3.0]),
+        ([-100.0, 40.0, 7.0], [3.0, 2.0, 1.0]),
+    ]],
+    check_case=unusable_data,
+)
+# fmt: on
+
+
+def review_fit():
+    return {
+        "a": {"x": [1.0, 3.0], "y": [4.0, 6.0], "steps": 20},
+        "b": "correct",
+        "c": {"x": [0.1, 0.3], "y": [4.0, 6.0], "steps": 20},
+        "d": "correct",
+    }
+
+
+check_review_fit = FunctionExercise(
+    review_fit,
+    [Case(())],
+    observe=FIT_REVIEW.verdicts,
+    passed="the diagonal misses the slope between w and b, and centred inputs leave the curvature 2 of b. "
+    "The trace is safe, because it is the sum of all eigenvalues, and none of them is negative.",
+)
+
+
+MOST_GRADIENTS = 500
+
+
+def learning_rate_limit(gradient_at, theta):
+    v = np.random.default_rng(0).normal(size=theta.size)
+    here = gradient_at(theta)
+    for _ in range(100):
+        v = v / np.linalg.norm(v)
+        product = gradient_at(theta + v) - here
+        eigenvalue, v = v @ product, product
+    return 2 / eigenvalue
+
+
+def measured_limit(
+    limit: Callable, curvatures: np.ndarray, turned: bool, distance: float
+) -> dict[str, object]:
+    """Return a learner's limit as a multiple of the right one: 1, if it is right within 5 %.
+
+    Args:
+        curvatures: the eigenvalues of the Hessian.
+        turned: the steepest eigenvector is (1, -1, 1, -1, ...), divided by its length. Otherwise it is the
+            first axis.
+        distance: of the start from the minimum, along the flattest eigenvector.
+    """
+    size, calls = len(curvatures), []
+    steepest = (-1.0) ** np.arange(size) / math.sqrt(size) if turned else np.eye(size)[0]
+    mirror = (
+        steepest - np.eye(size)[0]
+    )  # the reflection that exchanges the first axis and `steepest`
+    mirror = mirror / (np.linalg.norm(mirror) or 1)
+
+    def reflected(v: np.ndarray) -> np.ndarray:
+        return v - 2 * mirror * (mirror @ v)
+
+    minimum = np.linspace(-1, 2, size)
+    start = minimum + reflected(distance * np.eye(size)[-1])
+
+    def gradient_at(theta: np.ndarray) -> np.ndarray:
+        calls.append(1)
+        if len(calls) > MOST_GRADIENTS:
+            raise NotYet(
+                f"For a loss with {size} parameters learning_rate_limit calls gradient_at more than "
+                f"{MOST_GRADIENTS} times."
+            )
+        offset = np.asarray(theta, float) - minimum
+        return reflected(np.sort(curvatures)[::-1] * reflected(offset))
+
+    found = number(
+        call_unchanged(limit, gradient_at, start, name="learning_rate_limit"), "learning_rate_limit"
+    )
+    ratio = found * np.max(curvatures) / 2
+    return {
+        "The learning rate, as a multiple of the limit, for": 1.0
+        if 0.95 <= ratio <= 1.05
+        else ratio
+    }
+
+
+def several_curvatures(size: int, condition_number: float, largest: float) -> np.ndarray:
+    return largest * np.geomspace(1 / condition_number, 1, size)
+
+
+def largest_on_the_diagonal(gradient_at, theta):
+    here, axes = gradient_at(theta), np.eye(theta.size)
+    return 2 / max((gradient_at(theta + axis) - here) @ axis for axis in axes)
+
+
+# fmt: off
+check_learning_rate_limit = FunctionExercise(
+    learning_rate_limit,
+    [Case(tuple(case), f"{reason}.", f"a loss with {what}") for what, reason, *case in [
+        ("the curvatures 18 and 2", "The steepest direction decides, and its limit is 2 / 18",
+         (18.0, 2.0), False, 1.0),
+        ("one parameter and the curvature 0.001", "The limit is 2000: the learning rates of other losses "
+         "say nothing about it", (0.001,), False, 1.0),
+        ("the curvatures 50 and 0.5, where the steepest direction is (1, -1)", "The steepest direction can "
+         "mix the parameters, so do not look along each parameter alone", (50.0, 0.5), True, 4.0),
+        ("100 parameters, all with the curvature 3, at the minimum", "At the minimum the gradient is 0: "
+         "compare the gradients of other points", (3.0,) * 100, True, 0.0),
+        ("300 parameters and the condition number 1000", "Many curvatures are close to the largest one, so "
+         "the search needs more repetitions",
+         tuple(several_curvatures(300, 1000, 40)), True, 10.0),
+        ("600 parameters and the condition number 10", f"At most {MOST_GRADIENTS} gradients are allowed, so "
+         "the whole Hessian cannot be computed", tuple(several_curvatures(600, 10, 0.2)), True, 10.0),
+    ]],
+    {
+        "That is 1 / lambda, which reaches the minimum at once along the steepest direction. The limit is "
+        "twice as large.": ("2 / eigenvalue", "1 / eigenvalue"),
+        "The gradient is 0 at the minimum, and the minimum is not at 0: subtract the gradient at theta.":
+            (" - here", ""),
+        "That is the largest curvature along a single parameter. A direction that mixes parameters can be "
+        "steeper.": largest_on_the_diagonal,
+        "The search starts along the gradient, which is 0 at the minimum.":
+            ("np.random.default_rng(0).normal(size=theta.size)", "gradient_at(theta)"),
+        "The search ends too early: repeat it until the result hardly changes.": ("range(100)", "range(5)"),
+        "That is the limit of an average direction, and the steepest one decides.":
+            ("eigenvalue, v = v @ product, product",
+             "eigenvalue, v = v @ product, np.random.default_rng(0).normal(size=theta.size)"),
+    },
+    passed="your function found the limit of six losses from their gradients alone. It needs no Hessian, so "
+    "it can also measure a network.",
+    observe=measured_limit,
 )
 # fmt: on

@@ -1,13 +1,15 @@
-"""Exercises of lab 3, one neuron: the batches, SGD, and the variance of the noise ball."""
+"""Exercises of lab 3, one neuron: batches, SGD, patches of its loop, and the variance of the noise ball."""
 
+import warnings
 from collections.abc import Callable
 from copy import copy
-from itertools import combinations, islice, pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
 from hvdlab.exercises import NotYet, call, call_unchanged, numbers, received
 from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
+from hvdlab.exercises.harness.patch_review import PatchReview
 from hvdlab.exercises.lab02_gradient_descent import array, gradient
 
 RATE = 0.02
@@ -126,15 +128,15 @@ def descend(x, y, batch_size, learning_rate, epochs, seed=1):
     return np.array(path)
 
 
-def examples_of(before: np.ndarray, after: np.ndarray) -> tuple[int, ...]:
+def examples_of(
+    before: np.ndarray, after: np.ndarray, x: np.ndarray, y: np.ndarray
+) -> tuple[int, ...]:
     """Return the numbers of the examples whose mean gradient made a step; empty if there are none."""
-    x, y = SIX_EXAMPLES
-    for size in range(1, 7):
-        for chosen in map(list, combinations(range(6), size)):
-            step = RATE * np.array(gradient(*before, x[chosen], y[chosen]))
-            if np.allclose(before - step, after, atol=1e-9):
-                return tuple(chosen)
-    return ()
+    gradients = np.stack([gradient(*before, x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+    subsets = np.arange(1, 2 ** len(x))[:, None] >> np.arange(len(x)) & 1
+    ends = before - RATE * subsets @ gradients / subsets.sum(axis=1, keepdims=True)
+    (found,) = np.nonzero(np.isclose(ends, after, rtol=0, atol=1e-9).all(axis=1))
+    return tuple(np.flatnonzero(subsets[found[0]])) if found.size else ()
 
 
 def examples_of_each_epoch(descend: Callable, batch_size: int) -> dict[str, object]:
@@ -152,7 +154,7 @@ def examples_of_each_epoch(descend: Callable, batch_size: int) -> dict[str, obje
         return values
     if batch_size == 6:
         values["The second row of"] = path[1]
-    made = [examples_of(*pair) for pair in pairwise(path)]
+    made = [examples_of(*pair, *SIX_EXAMPLES) for pair in pairwise(path)]
     values["The number of steps by the mean gradient of some examples, at the old w and b, in"] = (
         sum(map(bool, made))
     )
@@ -200,6 +202,79 @@ check_descend = FunctionExercise(
     observe=examples_of_each_epoch,
 )
 # fmt: on
+
+
+def wrong_step(descend: Callable, examples: int, batch_size: int, epochs: int) -> str:
+    """Return which step or epoch breaks the promise of SGD, as a sentence; "" if none does."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=examples), rng.normal(size=examples)
+    with warnings.catch_warnings(action="ignore"):  # the mean of no examples
+        path, steps = descend(x, y, batch_size, RATE, epochs), -(-examples // batch_size)
+    if len(path) != 1 + steps * epochs:
+        return f"It makes {len(path) - 1} steps in place of {steps * epochs}."
+    read = [examples_of(*pair, x, y) for pair in pairwise(path)]
+    if () in read:
+        return f"Step {read.index(()) + 1} is not the mean gradient of some examples."
+    for epoch in range(epochs):
+        counts = np.bincount(sum(read[epoch * steps :][:steps], ()), minlength=examples)
+        if any(counts != 1):
+            number = int(np.argmax(counts != 1))
+            return f"Epoch {epoch + 1} reads example {number} {counts[number]} times."
+    return ""
+
+
+def unusable_numbers(examples: int, batch_size: int, epochs: int) -> str:
+    if not (1 <= batch_size <= examples <= 10 and 1 <= epochs <= 5):
+        return (
+            "examples must be from 1 to 10, batch_size from 1 to examples, and epochs from 1 to 5. "
+            f"Received: {examples}, {batch_size}, {epochs}"
+        )
+    return ""
+
+
+# fmt: off
+DESCEND_REVIEW = PatchReview(
+    descend,
+    {
+        "a": ("            dw, db = gradient(w, b, x[chosen], y[chosen])",
+              "            halves = np.array_split(chosen, 2)  # half the memory\n"
+              "            dw, db = np.mean([gradient(w, b, x[half], y[half]) for half in halves], axis=0)"),
+        "b": ("    for _ in range(epochs):", "    order = np.arange(len(x))\n    for _ in range(epochs):\n"
+              "        rng.shuffle(order)  # changes order in place", "rng.permutation(len(x))", "order"),
+        "c": ("for chosen in batches(rng.permutation(len(x)), batch_size):",
+              "for _ in range(0, len(x), batch_size):\n"
+              "            chosen = rng.choice(len(x), batch_size, replace=False)"),
+        "d": ("            dw, db = gradient(w, b, x[chosen], y[chosen])",
+              "            errors = w * x[chosen] + b - y[chosen]\n"
+              "            dw = 2 * np.sum(errors * x[chosen]) / batch_size\n"
+              "            db = 2 * np.sum(errors) / batch_size"),
+    },
+    wrong_step,
+    example={"examples": 8, "batch_size": 8, "epochs": 2},
+    tried=[{"examples": examples, "batch_size": size, "epochs": epochs} for examples, size, epochs in [
+        (8, 8, 2), (8, 4, 2), (9, 3, 2), (10, 4, 1), (7, 1, 3), (1, 1, 1),
+    ]],
+    check_case=unusable_numbers,
+)
+# fmt: on
+
+
+def review_descend():
+    return {
+        "a": {"examples": 9, "batch_size": 3, "epochs": 1},
+        "b": "correct",
+        "c": {"examples": 8, "batch_size": 4, "epochs": 1},
+        "d": {"examples": 10, "batch_size": 4, "epochs": 1},
+    }
+
+
+check_review_descend = FunctionExercise(
+    review_descend,
+    [Case(())],
+    observe=DESCEND_REVIEW.verdicts,
+    passed="halves of unequal size need weights, batches that are drawn one by one overlap, and the last "
+    "batch has a smaller divisor. A shuffle in place gives each epoch a new order.",
+)
 
 
 def noise_variance(x, y, learning_rate, batch_size):

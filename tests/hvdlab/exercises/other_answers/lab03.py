@@ -5,6 +5,7 @@ from functools import reduce
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 
 
 def one_list_again(order, size):
@@ -90,6 +91,60 @@ def slopes_that_fall(losses):
     return sum(falls) / len(falls)
 
 
+def review(a, b, c, d):
+    return lambda: {"a": a, "b": b, "c": c, "d": d}
+
+
+def case(examples, batch_size, epochs=1):
+    return {"examples": examples, "batch_size": batch_size, "epochs": epochs}
+
+
+NINE, EIGHT, TEN = case(9, 3), case(8, 4), case(10, 4)
+
+
+def in_two_stages(train):
+    """A few runs choose the learning rate, and many new ones compare it with the small batch."""
+    best, choice = math.inf, None
+    for step in range(8):
+        rate = 0.15 * 1.4**step
+        loss = sum(train(1024, rate, seed) for seed in range(5)) / 5
+        if loss < best:
+            best, choice = loss, rate
+    if choice is None:
+        return "batch"
+    pairs = [(train(1024, choice, seed), train(32, 0.1, seed)) for seed in range(100, 140)]
+    return CAUSES[sum(large for large, _ in pairs) > 1.1 * sum(small for _, small in pairs)]
+
+
+class Table:
+    """Medians in a table of all runs."""
+
+    def __init__(self, train):
+        settings = [(32, 0.1)] + [(1024, rate) for rate in np.geomspace(0.25, 2, 4)]
+        rows = [(*each, train(*each, seed)) for each in settings for seed in range(1, 24)]
+        self.runs = pd.DataFrame(rows, columns=["batch", "rate", "loss"]).dropna()
+
+    def verdict(self):
+        loss = self.runs.groupby(["batch", "rate"])["loss"].median()
+        return CAUSES[int(loss[1024].min() > loss[32].iloc[0])]
+
+
+def until_it_is_clear(train, seed=5):
+    """Drop the worse half of the learning rates, and double the seeds of the others."""
+    losses = {rate: [] for rate in (0.2, 0.4, 0.8, 1.6)}
+    for repeats in (5, 10, 20):
+        for rate, found in losses.items():
+            found += [train(1024, rate, seed + n) for n in range(repeats)]
+            seed += repeats
+        best = sorted(losses, key=lambda rate: np.nan_to_num(np.mean(losses[rate]), nan=np.inf))
+        losses = {rate: losses[rate] for rate in best[: -(-len(best) // 2)]}
+    (large,) = losses.values()
+    small = [train(32, 0.1, seed + n) for n in range(40)]
+    return "learning rate" if np.log(large).mean() < np.log(small).mean() else "batch"
+
+
+CAUSES = "learning rate", "batch"
+
 batches = [
     one_list_again,
     lambda order, size: [order[start:][:size] for start in range(0, len(order), size)],
@@ -122,3 +177,45 @@ fraction_downwards = [
     slopes_that_fall,
     lambda losses: np.count_nonzero(np.diff(losses, 2) < 0) / (losses.size - 2),
 ]
+review_descend = [
+    review(NINE, "correct", EIGHT, TEN),
+    review(case(8, 5), "correct", case(9, 2, epochs=3), case(7, 4, epochs=5)),
+    review(case(1, 1), "correct", case(3, 1, epochs=5), case(10, 9)),
+]
+decide = [in_two_stages, lambda train: Table(train).verdict(), until_it_is_clear]
+REFUSED = {
+    "review_descend": [
+        (review("correct", "correct", EIGHT, TEN), "Patch a is not correct"),
+        (review(NINE, NINE, EIGHT, TEN), "It holds in every case that the check tried, too"),
+        (review(NINE, "correct", "correct", TEN), "Patch c is not correct"),
+        (review(NINE, "correct", EIGHT, "correct"), "Patch d is not correct"),
+        (review(case(8, 4), "correct", EIGHT, TEN), "Patch a holds in your case"),
+        (review(NINE, "correct", case(8, 8), TEN), "There is another case in which it fails"),
+        (review(NINE, "correct", EIGHT, NINE), "Patch d holds in your case"),
+        (review(case(4, 5), "correct", EIGHT, TEN), "batch_size from 1 to examples"),
+        (
+            review({"examples": 9}, "correct", EIGHT, TEN),
+            "a dict with the keys examples, batch_size",
+        ),
+        (review(case(9.0, 3), "correct", EIGHT, TEN), "examples must be like 8. Received: 9.0"),
+    ],
+    "decide": [
+        (
+            lambda train: "learning rate",
+            "trainings in which the batch is the cause is 0, expected 19",
+        ),
+        (  # fits the example of the lab
+            lambda train: CAUSES[train(1024, 0.1, 1) > 1],
+            "right verdicts (19 of 20 are needed) on trainings in which the learning rate is the cause",
+        ),
+        (
+            lambda train: CAUSES[math.isnan(train(1024, 0.8, 1))],
+            "on trainings in which the learning rate is the cause",
+        ),
+        (
+            lambda train: CAUSES[min(train(1024, 0.4, s) for s in range(60)) > train(32, 0.1, 1)],
+            "on trainings in which the",
+        ),
+        (lambda train: "both", 'decide must return "learning rate" or "batch". Received: \'both\''),
+    ],
+}
