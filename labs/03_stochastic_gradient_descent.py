@@ -35,6 +35,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab03_networks as network_exercises
 from hvdlab.exercises import lab03_stochastic_gradient_descent as exercises
+from hvdlab.exercises.lab03_noise_ball_player import show_noise_ball
 
 workbook = Workbook(3)
 
@@ -252,8 +253,8 @@ describe(
 # \cdot 1.8) = 0.22$. With $B = 4$ it is a quarter of this, 0.056. With half the learning rate and $B = 1$
 # it is $0.05 \cdot 8 / (2 \cdot 1.9) = 0.11$, about one half. **A batch that is twice as large halves the
 # variance, and a learning rate that is half as large does about the same.** This is why most trainings lower
-# the learning rate towards the end (lab 7). The large rate of the beginning arrives early, and the small rate
-# of the end makes the noise ball small.
+# the learning rate towards the end (lab 7). The large learning rate arrives early, and the small one makes the
+# noise ball small.
 #
 # For our line the gradient of example $i$ with respect to $w$ is $g_i = 2 e_i x_i$. At the best line the mean
 # of all $g_i$ is 0, so their variance $C$ is the mean of their squares.
@@ -307,10 +308,10 @@ for batch_size in (1, 10, 100):
 # %% [markdown]
 # ### Prediction: examples without replacement
 #
-# The derivation draws each example at random from the whole set, so that an example may come twice and
-# another one not at all. This is called sampling *with replacement*. Your `batches` does something else: in
-# each epoch every example comes exactly once. Is the variance of $w$ then larger than the formula says,
-# smaller, or equal? Think of the sum of the noise over one epoch.
+# The derivation draws each example at random from the whole set, so an example may come twice or not at all.
+# This is called sampling *with replacement*. In contrast, your `batches` returns every example once per epoch.
+# Is the variance of $w$ then larger than the formula says, smaller, or equal? Think of the sum of the noise over
+# one epoch.
 
 # %%
 # Prediction 1: "larger", "smaller" or "equal". Replace both values of None.
@@ -392,15 +393,22 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # %% [markdown]
 # **What the result means.** With replacement the variance follows your formula and falls in proportion to
 # $1/B$. At a batch size of 1 it is about 5 % larger. The derivation takes $C$ as constant, but away from the
-# minimum the errors are larger, and so are the gradients and their variance.
+# minimum the errors, the gradients and their variance are larger.
 #
 # If each example comes once per epoch, the variance is **smaller**, and the difference grows with the batch
 # size. With a batch size of 10 it is 0.012 in place of 0.053. The reason is that the noise of the batches of one
 # epoch adds up to almost nothing, because all examples together have no noise. But noise also fades: every later
 # step multiplies it by $1 - \eta\lambda = 0.915$, so after 12 steps about a third is left. With a batch size of 10
-# an epoch has 10 steps. The noise of its first step is still large at its last step, so most of the noise cancels.
-# With a batch size of 1 an epoch has 100 steps. The early noise fades before the late noise can cancel it.
+# an epoch has 10 steps, so most of the noise cancels. With a batch size of 1 it has 100 steps, and the early noise
+# fades before the late noise can cancel it.
 #
+# The next cell shows your updates step by step, and the ball of two predicted standard deviations. A smaller
+# learning rate or a larger batch shrinks the ball.
+
+# %%
+show_noise_ball(descend, noise_variance, x, y)
+
+# %% [markdown]
 # ## Neural networks
 #
 # *Optional, 17 minutes.*
