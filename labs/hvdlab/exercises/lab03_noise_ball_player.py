@@ -122,12 +122,13 @@ def _step(number: int, frame: int, measured: float, radii: list) -> Step:
 
     Args:
         measured: the root mean square of the distance of w from the minimum so far.
-        radii: two standard deviations of w and b, for each setting so far.
+        radii: two standard deviations of w and b, for each setting.
     """
     (batch_size, rate), start = SETTINGS[number], BEFORE + frame * UPDATES
+    predicted = radii[number][0] / 2
     sentences = [
         f"Updates {start + 1:,} to {start + UPDATES:,}. Since update {BEFORE + 1:,} the root mean square of "
-        f"the distance of w from the minimum is {measured:.2f}. The formula predicts {radii[number][0] / 2:.2f}."
+        f"the distance of w from the minimum is {measured:.2f}. The formula predicts {predicted:.2f}."
     ]
     if number:
         ratio = radii[number][0] / radii[0][0]

@@ -4,11 +4,11 @@ r"""Show one training step of Horovod's timeline of lab 5: announcements, fused 
     python -m hvdlab.exercises.lab05_negotiation_player labs/slides/negotiation.csv \
         labs/slides/_static/negotiation.html                       # the page of the slides
 
-The timeline does not record which gradients share a message, see `horovod_timeline.message_numbers` for how this
-follows. Two things are not recorded and not drawn: the moment at which the backward pass has computed a gradient
-(the recorded one is that at which rank 0 learns of it), and its place in the fusion buffer. The timeline has an
-event for each gradient of a message; they begin and end within a few microseconds, and are drawn as one bar from
-the first begin to the last end.
+The timeline does not record which gradients share a message: `horovod_timeline.message_numbers` says how this
+follows. Two things are not recorded and not drawn: the moment at which the backward pass has computed a
+gradient (the recorded one is that at which rank 0 learns of it), and its place in the fusion buffer. The
+timeline has an event for each gradient of a message. They begin and end within a few microseconds, and are
+drawn as one bar from the first begin to the last end.
 
 Source: horovod/common/controller.cc, timeline.cc and ops/mpi_operations.cc of Horovod 0.28.1.
 """
@@ -192,7 +192,7 @@ def _said(event: list) -> tuple[str, ...]:
             sums = f"{alone} Its all-reduce needs no fusion buffer"
         return (f"{sums}: {size} in {took}.",)
     if one.phase == "copy out":
-        return (f"The results of message {one.message} are copied back into the {count} gradients, in {took}.",
+        return (f"Message {one.message} is copied back into the {count} gradients, in {took}.",
                 f"At {_ms(max(row.end for row in event))} message {one.message} has ended.")  # fmt: skip
     announced = [row for row in event if row.phase != "negotiate"]
     sentences = [f"Rank {_rank(one.phase)} announces {_counted(announced)}."]
