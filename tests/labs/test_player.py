@@ -290,7 +290,7 @@ def test_the_colours_of_a_chart_stand_out(visit, scheme):
         assert (light + 0.05) / (dark + 0.05) >= 3, name
 
 
-@pytest.mark.parametrize("width", [390, 670, 1000])
+@pytest.mark.parametrize("width", [390, 770, 1000])
 def test_a_chart_fits_into_the_frame_of_a_notebook(visit, width):
     module = noise_ball.solution
     player = noise_ball.show_noise_ball(

@@ -176,7 +176,7 @@ class Player:
     def _repr_html_(self) -> str:
         """Return a frame whose script has no access to the notebook. It is higher where it is narrow."""
         low, high = (560, 800) if self.chunks else (520, 790) if self.chart else (460, 740)
-        height = f"height:{high}px;height:clamp({low}px, (661px - 100cqw) * 999, {high}px)"
+        height = f"height:{high}px;height:clamp({low}px, (761px - 100cqw) * 999, {high}px)"
         return (
             f'<div style="container-type:inline-size"><iframe title="{html.escape(self.title)}" '
             f'sandbox="allow-scripts" style="width:100%;max-width:1000px;border:0;{height}" '
