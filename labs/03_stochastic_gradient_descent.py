@@ -37,6 +37,7 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab03_cause_of_a_loss as cause_exercises
 from hvdlab.exercises import lab03_networks as network_exercises
 from hvdlab.exercises import lab03_stochastic_gradient_descent as exercises
+from hvdlab.exercises.lab03_noise_ball_player import show_noise_ball
 
 workbook = Workbook(3)
 
@@ -307,10 +308,10 @@ for batch_size in (1, 10, 100):
 # %% [markdown]
 # ### Prediction: examples without replacement
 #
-# The derivation draws each example at random from the whole set, so that an example may come twice and
-# another one not at all. This is called sampling *with replacement*. Your `batches` does something else: in
-# each epoch every example comes exactly once. Is the variance of $w$ then larger than the formula says,
-# smaller, or equal? Think of the sum of the noise over one epoch.
+# The derivation draws each example at random from the whole set, so an example may come twice or not at all.
+# This is called sampling *with replacement*. In contrast, your `batches` returns every example once per epoch.
+# Is the variance of $w$ then larger than the formula says, smaller, or equal? Think of the sum of the noise over
+# one epoch.
 
 # %%
 # Prediction 1: "larger", "smaller" or "equal". Replace both values of None.
@@ -399,6 +400,13 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # of the noise cancels. With a batch size of 1 an epoch has 100 steps. The early noise fades before the late
 # noise can cancel it.
 #
+# The next cell shows your updates step by step, and the ball of two predicted standard deviations. A smaller
+# learning rate or a larger batch shrinks the ball.
+
+# %%
+show_noise_ball(descend, noise_variance, x, y)
+
+# %% [markdown]
 # ## Review of a training loop
 #
 # *Optional, 10 minutes.*

@@ -27,6 +27,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab05_horovod as exercises
 from hvdlab.exercises import lab05_script_edits as edits
 from hvdlab.exercises import lab05_transfer as transfer
+from hvdlab.exercises.lab05_negotiation_player import show_negotiation
 from hvdlab.exercises.lab05_partition import check_fuse
 
 workbook = Workbook(5)
@@ -176,6 +177,15 @@ print(f"The longest phase, by its median, is: {longest}.")
 # rank is ready. It is usually the longest phase here, because 423 kB are added within a fraction of a
 # millisecond. Bars exactly above each other belong to one message.
 #
+# The next cell shows the events of this step one after another. Use the slider, the buttons or the arrow keys. Find
+# the event after which all ranks have announced a gradient, and the message in which it is sent. Horovod does not
+# record which gradients share a message. But rank 0 begins the all-reduce of a message after the one before has
+# ended, so gradients whose all-reduces overlap are in the same message.
+
+# %%
+show_negotiation(one)
+
+# %% [markdown]
 # ## Fewer messages and fewer bytes
 #
 # `HOROVOD_FUSION_THRESHOLD=0` switches fusion off. `compression=hvd.Compression.fp16` converts gradients to

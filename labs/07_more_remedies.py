@@ -22,6 +22,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab07_large_batch_remedies as exercises
 from hvdlab.exercises import lab07_schedule_and_statistics as more_exercises
+from hvdlab.exercises.lab07_growth_player import show_growth
 from hvdlab.noise_scale import loss_weight_std
 
 workbook = Workbook(7)
@@ -206,9 +207,13 @@ print(f"{growing} of {decaying} updates: {growing / decaying:.2f}; your predicti
 PLANS = ["lower the rate", "grow the batch"]
 
 
-def growth_run(plan, seed):
+def phases_of(plan):
     largest = SMALL * 25 if plan == "grow the batch" else SMALL
-    phases = schedules.batch_growth(GROWTH_EPOCHS, MILESTONES, 5, SMALL, largest, BASE_RATE)
+    return schedules.batch_growth(GROWTH_EPOCHS, MILESTONES, 5, SMALL, largest, BASE_RATE)
+
+
+def growth_run(plan, seed):
+    phases = phases_of(plan)
     counts = [schedules.updates(IMAGES, [batch_size]) for batch_size, _ in phases]
     rates = [rate for (_, rate), count in zip(phases, counts, strict=True) for _ in range(count)]
     network = training.F1Training(seed, rates.__getitem__, len(rates), hidden_layers=LAYERS)
@@ -248,6 +253,13 @@ describe(
 # use all of this gain. With this and similar rules Smith et al. trained ResNet-50 on ImageNet to 76.1 % in
 # under 30 minutes.
 #
+# The next cell shows *your* runs epoch by epoch. Compare the distance between the points of the two plans after
+# epoch 3, where one divides the learning rate by 5 and the other multiplies the batch by 5.
+
+# %%
+show_growth(growth, {plan: phases_of(plan) for plan in PLANS})
+
+# %% [markdown]
 # ## NovoGrad
 #
 # **NovoGrad** ([Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286)) needs less memory. It keeps only

@@ -1,19 +1,27 @@
 """The player of steps in Chromium: keys, words for screen readers, a phone, dark and light, no network."""
 
+import csv
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import chromium
+import numpy as np
 import pytest
 
 from hvdlab.course.player import TEMPLATE, Message, Player, Step
+from hvdlab.exercises import lab03_noise_ball_player as noise_ball
 from hvdlab.exercises.lab04_ring_player import show_deadlock
 from hvdlab.launch import TimeUp
 from hvdlab.launch.local import Place
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="run `make setup`")
 
-RING = Path(__file__).parents[2] / "labs/slides/_static/ring.html"
+LABS = Path(__file__).parents[2] / "labs"
+SHIPPED = {
+    "right": "ring", "noise ball": "noise_ball", "negotiation": "negotiation", "growth": "growing_batch"
+}  # fmt: skip
+CHARTS = ["noise ball", "negotiation", "growth"]
 CODE = (
     "def both_send_first(comm):",
     "    comm.Send(np.zeros(131_072), dest=1 - comm.rank)",
@@ -34,9 +42,10 @@ pytestmark = [
 
 
 def page_of(name: str) -> str:
-    """Return the page of a right ring, of a wrong one, or of a deadlock."""
-    if name == "right":
-        steps = re.search("const PLAYER = .*", RING.read_text(encoding="utf-8"))[0]
+    """Return the page of a right ring, of a wrong one, of a deadlock, or of a chart."""
+    if name in SHIPPED:
+        path = LABS / f"slides/_static/{SHIPPED[name]}.html"
+        steps = re.search("const PLAYER = .*", path.read_text(encoding="utf-8"))[0]
         template = TEMPLATE.read_text(encoding="utf-8")
         return template.replace("const PLAYER = null; // STEPS", steps)
     if name == "wrong":
@@ -146,7 +155,7 @@ def test_a_deadlock_shows_the_line_of_each_rank_side_by_side(visit):
     assert page.locator("#controls").is_hidden()
 
 
-@pytest.mark.parametrize("name", ["right", "wrong", "deadlock"])
+@pytest.mark.parametrize("name", ["right", "wrong", "deadlock", *CHARTS])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 564, 1000])
 def test_a_page_fits_and_is_accessible(visit, name, scheme, width):
@@ -165,10 +174,155 @@ def test_a_page_fits_and_is_accessible(visit, name, scheme, width):
         )
         assert min([12, *sizes]) >= 12
         inside = "all => all.every(e => e.getBoundingClientRect().right <= innerWidth)"
-        assert page.locator("svg *, pre, li").evaluate_all(inside)
+        assert page.locator("svg *:not(clipPath *, [clip-path] *), pre, li").evaluate_all(inside)
         found = axe.Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
         page.keyboard.press("ArrowRight")
+
+
+# --- charts: what is drawn against what is recorded ---
+
+PLACES = """() => {
+  const at = element => {
+    const box = element.getBoundingClientRect();
+    return [(box.left + box.right) / 2, (box.top + box.bottom) / 2, box.left, box.right];
+  };
+  const all = selector => [...document.querySelectorAll(selector)];
+  const texts = all("svg[role=img] text.axis").map(each => [each.textContent, ...at(each)]);
+  const shape = kind => all(`[clip-path] .${kind}.new`).map(each => [each.className.baseVal, ...at(each)]);
+  return {texts, dots: shape("dot"), crosses: shape("cross"), bars: shape("bar")};
+}"""  # fmt: skip
+
+
+def scales(texts):
+    """Return functions from pixels to the numbers of both axes, from the positions of the ticks' texts."""
+    ticks = [(float(text), x, y) for text, x, y, *_ in texts if re.fullmatch(r"-?[\d.]+", text)]
+    lowest = max(y for _, _, y in ticks)
+    across = [(x, value) for value, x, y in ticks if y > lowest - 3]
+    up = [(y, value) for value, _, y in ticks if y <= lowest - 3]
+    return [np.poly1d(np.polyfit(*zip(*pairs, strict=True), 1)) for pairs in (across, up)]
+
+
+def recorded(name):
+    with (LABS / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def test_points_of_the_growing_batch_are_at_the_measured_numbers(visit):
+    page = visit(page_of("growth"), viewport={"width": 1000, "height": 560})
+    means = defaultdict(list)
+    for row in recorded("results/batch_growth.csv"):
+        means[row["plan"], int(row["epoch"])].append(
+            (float(row["updates"]), float(row["test_accuracy"]))
+        )
+    for epoch in range(1, 11):
+        places = page.evaluate(PLACES)
+        x, y = scales(places["texts"])
+        new = [(x(a), y(b)) for _, a, b, *_ in places["dots"]]
+        for plan in ("lower the rate", "grow the batch"):
+            wanted = np.mean(means[plan, epoch], axis=0)
+            assert any(np.allclose(point, wanted, atol=(6, 3e-4)) for point in new), (plan, epoch)
+        page.keyboard.press("ArrowRight")
+    assert "595 updates so far" in said(page) and page.locator("text.label").count() == 2
+
+
+def test_the_points_of_sgd_are_where_the_learner_was(visit):
+    page = visit(page_of("noise ball"), viewport={"width": 1000, "height": 560})
+    x, y = noise_ball.examples()
+    rng, w, b, path = np.random.default_rng(1), 0.0, 18.0, []
+    for _ in range(15):
+        for n in rng.permutation(100):
+            error = w * x[n] + b - y[n]
+            w, b = w - 0.01 * 2 * error * x[n], b - 0.01 * 2 * error
+            path.append((w, b))
+    page.keyboard.press("ArrowRight")
+    places = page.evaluate(PLACES)
+    across, up = scales(places["texts"])
+    new = [(across(a), up(b)) for _, a, b, *_ in places["dots"]]
+    assert np.allclose(new, path[1099:1200], atol=0.03)
+
+
+def test_the_events_of_horovod_are_at_their_times(visit):
+    page = visit(page_of("negotiation"), viewport={"width": 1000, "height": 560})
+    rows = recorded("slides/negotiation.csv")
+    announced, reduced = set(), set()
+    for _ in range(page.evaluate("PLAYER.steps.length")):
+        places = page.evaluate(PLACES)
+        x, _ = scales(places["texts"])
+        near = 2 * (x(1) - x(0))  # two pixels
+        heights = {
+            text: y for text, _, y, *_ in places["texts"][::-1]
+        }  # the rows come before the ticks
+        for row in rows:
+            begin, middle = float(row["start"]), heights[row["shape"]]
+            end = begin + float(row["milliseconds"])
+            marks = {"ready 0": places["dots"], "ready 1": places["crosses"]}.get(row["phase"], [])
+            if any(abs(x(a) - begin) < near and abs(b - middle) < 3 for _, a, b, *_ in marks):
+                announced.add((row["phase"], row["tensor"]))
+            bars = [
+                (x(left), x(right)) for name, *_, left, right in places["bars"] if "green" in name
+            ]
+            if row["phase"] == "all-reduce" and np.allclose([(begin, end)], bars or 1e9, atol=near):
+                reduced.add(row["tensor"])
+        page.keyboard.press("ArrowRight")
+    assert announced == {
+        (row["phase"], row["tensor"]) for row in rows if row["phase"].startswith("ready")
+    }
+    assert reduced == {row["tensor"] for row in rows}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colours_of_a_chart_stand_out(visit, scheme):
+    page = visit(page_of("negotiation"), color_scheme=scheme)
+    style = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
+
+    def luminance(name):
+        digits = page.evaluate(style, f"--{name}").lstrip("#")
+        parts = [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
+        return np.dot(linear, (0.2126, 0.7152, 0.0722))
+
+    paper = luminance("paper")
+    for name in ("blue", "orange", "green", "purple", "line", "ink"):
+        light, dark = sorted((paper, luminance(name)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, name
+
+
+@pytest.mark.parametrize("width", [390, 770, 1000])
+def test_a_chart_fits_into_the_frame_of_a_notebook(visit, width):
+    module = noise_ball.solution
+    player = noise_ball.show_noise_ball(
+        module.descend, module.noise_variance, *noise_ball.examples()
+    )
+    page = visit(
+        f"<!DOCTYPE html><title>lab</title><body style='margin:0'>{player._repr_html_()}",
+        viewport={"width": width, "height": 900},
+    )
+    frame = page.frames[1]
+    for _ in range(3):
+        assert frame.evaluate("document.documentElement.scrollHeight <= innerHeight")
+        frame.evaluate("go(now + 6)")
+
+
+def test_a_chart_draws_its_path_unless_the_reader_wants_no_motion(visit):
+    motion = "e => getComputedStyle(e).animationName"
+    for preference, name in (("no-preference", "draw"), ("reduce", "none")):
+        page = visit(page_of("noise ball"), reduced_motion=preference)
+        assert page.locator("path.path.new").evaluate(motion) == name
+
+
+def test_a_recording_that_cannot_be_drawn_is_one_sentence(visit):
+    variance = noise_ball.solution.noise_variance
+    page = visit(
+        noise_ball.show_noise_ball(lambda *_: None, variance, *noise_ball.examples()).page()
+    )
+    assert page.locator("li").all_inner_texts() == [
+        "For batch size 1 and learning rate 0.01 descend must return 1,501 rows (w, b) or more. "
+        "It returned None."
+    ]
+    assert page.locator("svg").count() == 0 and page.locator("#controls").is_hidden()
 
 
 def test_the_frame_of_a_notebook_needs_no_kernel_and_cannot_reach_the_notebook(visit):

@@ -88,9 +88,23 @@ def messages(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         a table with the index step and the columns operations and bytes.
     """
-    reduces = table[table["phase"] == "all-reduce"].sort_values(["step", "start"])
+    reduces = table[table["phase"] == "all-reduce"]
+    steps = reduces.assign(message=message_numbers(reduces)).groupby("step")
+    return pd.DataFrame({"operations": steps["message"].max() + 1, "bytes": steps["bytes"].sum()})
+
+
+def message_numbers(reduces: pd.DataFrame) -> pd.Series:
+    """Return the number of the message of each all-reduce in its training step, from 0.
+
+    The timeline does not name the messages. But rank 0 writes the events of all tensors of a message directly
+    one after another, and begins a message after the one before has ended. So all-reduces that overlap are
+    one message.
+
+    Args:
+        reduces: the rows of `read` with the phase "all-reduce".
+    """
+    reduces = reduces.sort_values(["step", "start"])
     end = reduces["start"] + reduces["milliseconds"]
-    # A tensor that begins before all earlier ones have ended is in the same operation.
     before = end.groupby(reduces["step"]).transform(lambda e: e.cummax().shift())
-    steps = reduces.assign(begins=~(reduces["start"] < before)).groupby("step")
-    return pd.DataFrame({"operations": steps["begins"].sum(), "bytes": steps["bytes"].sum()})
+    begins = ~(reduces["start"] < before)
+    return begins.groupby(reduces["step"]).cumsum() - 1
