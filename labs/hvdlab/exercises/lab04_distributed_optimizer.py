@@ -1,28 +1,30 @@
-"""Exercise of lab 4: a distributed optimizer with hooks and buckets, whose all-reduces overlap with backward."""
+"""Exercise of lab 4: a distributed optimizer with hooks and buckets, which overlaps the exchange."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hvdlab.exercises.harness.function_exercise import Case
-from hvdlab.exercises.harness.mpi_ranks import on_ranks
-from hvdlab.exercises.harness.nonblocking_communicator import Nonblocking
+from hvdlab.exercises.harness.gloo_ranks import on_ranks
 from hvdlab.exercises.harness.rank_exercise import RankExercise, kind
-from hvdlab.exercises.lab04_rank_functions import first
 
 if TYPE_CHECKING:
     import torch
     from mpi4py import MPI
 
-LAYERS, WIDTH, STEPS = 5, 8, 3
+    from hvdlab.exercises.harness.nonblocking_communicator import Nonblocking
+
+LAYERS, WIDTH, STEPS = 6, 8, 3
 LAYER_BYTES = 4 * WIDTH**2
-UNUSED_LAYER, STEP_WITHOUT = 3, 1  # of the last rank, in the case "unused"
+UNUSED_LAYER, STEP_WITHOUT = 4, 1  # of the last rank, in the case "unused"
 TOLERANCE = 1e-6
 OBJECT = "an object with step and zero_grad"
 
 
 def distributed_optimizer(comm, optimizer, bucket_bytes):
     import torch
-    from mpi4py import MPI
 
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -50,14 +52,15 @@ def distributed_optimizer(comm, optimizer, bucket_bytes):
         def send(self, bucket):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
             flat = torch.cat([g.ravel() for g in gradients]).numpy()
-            self.sent.append((flat, comm.Iallreduce(MPI.IN_PLACE, flat)))
+            total = np.empty_like(flat)
+            self.sent.append((total, comm.Iallreduce(flat, total)))
 
         def step(self):
             for bucket in self.buckets[len(self.sent) :]:
                 self.send(bucket)
-            for bucket, (flat, request) in zip(self.buckets, self.sent, strict=True):
+            for bucket, (total, request) in zip(self.buckets, self.sent, strict=True):
                 request.Wait()
-                means = torch.from_numpy(flat / comm.size).split([p.numel() for p in bucket])
+                means = torch.from_numpy(total / comm.size).split([p.numel() for p in bucket])
                 for p, mean in zip(bucket, means, strict=True):
                     p.grad = mean.view_as(p)
             self.ready.clear()
@@ -75,14 +78,17 @@ def observed(
 ) -> dict | None:
     """Return what a rank measures in three steps, next to one process that has the batches of all ranks."""
     import torch
+    import torch.distributed as dist
 
-    if not (part := first(comm, ranks)):
+    from hvdlab.exercises.harness.nonblocking_communicator import Nonblocking
+
+    group = dist.new_group(range(ranks))
+    if dist.get_rank() >= ranks:
         return None
     start, batches = _numbers(ranks)
     serial, mine = ([w.clone().requires_grad_() for w in start] for _ in range(2))
     by_serial, by_mine = (torch.optim.SGD(each, lr=0.1, momentum=0.9) for each in (serial, mine))
-    part.Barrier()  # no rank imports PyTorch while another one waits for it
-    counting = Nonblocking(part)
+    counting = Nonblocking(group)
     optimizer = function(counting, by_mine, bucket_bytes)
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
         return {"kind": kind(optimizer)}
@@ -98,13 +104,14 @@ def observed(
         optimizer.zero_grad()
         try:
             for batch in passes:
-                loss = _loss(mine, batch[part.rank], used[part.rank])
-                loss.first_layer.register_hook(lambda _: in_backward.append(counting.under_way()))
+                loss = _loss(mine, batch[counting.rank], used[counting.rank])
+                loss.first_layer.register_hook(partial(note, in_backward, counting, before))
                 loss.backward()
         except Exception:
             if len(passes) == 1:
                 raise
-            return {"kind": OBJECT, "refused": counting.finish()}
+            counting.finish()
+            return {"kind": OBJECT, "refused": True}
         optimizer.step()
         most = max(most, len(counting.sizes) - before)
         left_open += counting.under_way()
@@ -114,11 +121,16 @@ def observed(
         "what": what,
         "calls": max(most, -(-LAYERS // (bucket_bytes // LAYER_BYTES))),
         "bytes": max([bucket_bytes, *counting.sizes]),
-        "in_backward": min(in_backward),
+        "in_backward": in_backward,
         "open": left_open,
         "weights": torch.stack(mine).ravel().tolist(),
         "serial": torch.stack(serial).ravel().tolist(),
     }
+
+
+def note(counts: list, comm: "Nonblocking", before: int, gradient: "torch.Tensor") -> None:
+    """Note how many all-reduces have begun and are under way when only the first layer is left."""
+    counts.append((len(comm.sizes) - before, comm.under_way()))
 
 
 def _numbers(ranks):
@@ -148,8 +160,6 @@ def _loss(weights, x, layers):
 
 def rubric(rows: list[dict]) -> dict[str, object]:
     """Return the measured value of each point of the rubric."""
-    import numpy as np
-
     kinds = {"What the ranks return from": [row["kind"] for row in rows]}
     if set(*kinds.values()) != {OBJECT}:
         return kinds
@@ -171,8 +181,11 @@ def rubric(rows: list[dict]) -> dict[str, object]:
             max(row["bytes"] for row in rows),
     }  # fmt: skip
     if rows[0]["what"] == "plain":
-        early = min(row["in_backward"] for row in rows) > 0
-        found["An all-reduce is under way before the backward pass has ended, in"] = early
+        begun, under_way = np.min([row["in_backward"] for row in rows], axis=(0, 1))
+        found |= {
+            "The first all-reduce begins before the backward pass has ended in": bool(begun > 0),
+            "An all-reduce is under way while the backward pass continues in": bool(under_way > 0),
+        }
     return kinds | found
 
 
@@ -186,32 +199,54 @@ check_distributed_optimizer = RankExercise(
              call="three steps on 2 ranks with bucket_bytes=512"),
         Case((3, 4 * LAYER_BYTES, "plain"), "The mean is over comm.size ranks, and a bucket has at most "
              "bucket_bytes bytes.", call="three steps on 3 ranks with bucket_bytes=1024"),
-        Case((2, 2 * LAYER_BYTES, "unused"), "A gradient that one rank lacks counts as zeros, and the buckets "
-             "are sent in the same order on all ranks.", call="three steps in which a layer has no gradient "
+        Case((2, 2 * LAYER_BYTES, "unused"), "A gradient that one rank lacks counts as zeros, and all ranks "
+             "send the buckets in the same order.", call="three steps in which a layer has no gradient "
              "on rank 1"),
         Case((2, 2 * LAYER_BYTES, "accumulated"), "A gradient changes after its bucket was sent. Send it "
              "later, or raise an error.", call="two backward passes per step"),
     ],
     {
-        "That is the sum over the ranks: divide it by comm.size.": ("flat / comm.size", "flat"),
-        "The mean is over comm.size ranks: yours divides by 2.": ("flat / comm.size", "flat / 2"),
+        "That is the sum over the ranks: divide it by comm.size.": ("total / comm.size", "total"),
+        "The mean is over comm.size ranks: yours divides by 2.": ("total / comm.size", "total / 2"),
         "optimizer.step() runs before the means are in the gradients: wait for the all-reduces first.":
             ("            optimizer.step()\n", "",
              "        def step(self):\n", "        def step(self):\n            optimizer.step()\n"),
         "All all-reduces begin in step: begin each in a hook, when its bucket is complete.":
-            ("                self.send(bucket)\n\n        def send", "                break\n\n        def send"),
+            ("                self.send(bucket)\n\n        def send",
+             "                break\n\n        def send"),
         "The hook waits for its all-reduce, so the backward pass waits, too: wait in step.":
-            ("comm.Iallreduce(MPI.IN_PLACE, flat)))",
-             "comm.Iallreduce(MPI.IN_PLACE, flat)))\n            self.sent[-1][1].Wait()"),
+            ("comm.Iallreduce(flat, total)))",
+             "comm.Iallreduce(flat, total)))\n            self.sent[-1][1].Wait()"),
+        "The gradients are averaged in the first step only: the hooks must stay registered.":
+            ("            self.ready.add(p)\n", "            if self.steps:\n                return\n"
+             "            self.ready.add(p)\n",
+             "        def step(self):\n", "        def step(self):\n"
+             "            if self.steps:\n                return optimizer.step()\n",
+             "            self.sent.clear()\n", "            self.sent.clear()\n            self.steps = 1\n",
+             "self.ready, self.sent = [], set(), []", "self.ready, self.sent, self.steps = [], set(), [], 0"),
         "Each gradient has an all-reduce of its own: put several into a bucket.":
             ("self.bytes_of_last() + p.nbytes > bucket_bytes", "True"),
+        "The buckets do not depend on bucket_bytes.": ("> bucket_bytes", "> 512"),
+        "A bucket that is complete was sent before an earlier one, which is not complete on this rank.":
+            ("self.ready, self.sent = [], set(), []", "self.ready, self.sent = [], set(), {}",
+             "for bucket in self.buckets[len(self.sent) :]:", "for bucket in self.buckets:",
+             "if not self.ready.issuperset(bucket):\n                    break\n",
+             "if id(bucket) in self.sent or not self.ready.issuperset(bucket):\n"
+             "                    continue\n",
+             "self.sent.append((total, comm.Iallreduce(flat, total)))",
+             "self.sent[id(bucket)] = total, comm.Iallreduce(flat, total)",
+             "for bucket in self.buckets:\n                self.send(bucket)",
+             "for bucket in self.buckets:\n                if id(bucket) not in self.sent:\n"
+             "                    self.send(bucket)",
+             "for bucket, (total, request) in zip(self.buckets, self.sent, strict=True):\n",
+             "for bucket in self.buckets:\n                total, request = self.sent[id(bucket)]\n"),
         "A bucket has more than bucket_bytes bytes.": ("> bucket_bytes", "> 2 * bucket_bytes"),
         "The gradients of the second backward pass are left out, and no error says so.":
-            ('                raise RuntimeError("a second backward before step is not supported")', "                return"),
+            ('raise RuntimeError("a second backward before step is not supported")', "return"),
     },
     passed="two and three ranks make the steps of a single process, and the exchange begins during the "
            "backward pass.",
     observe=observed, gather=rubric, start=on_ranks, ranks=3,
-    remedy="All ranks must send the same buckets in the same order: step sends those that are still incomplete.",
+    remedy="All ranks must send the same buckets in the same order: step sends those that are incomplete.",
 )
 # fmt: on

@@ -34,7 +34,8 @@ PATCHES = {
     "b": ("mine += received", "mine[:] = (mine + received) / 2", "    result /= size\n", ""),
     "c": (SENDRECV, "comm.Send(chunks[(rank - step) % size], dest=right)\n"
                     "        comm.Recv(received, source=left)"),
-    "d": ("chunks = np.array_split(result, size)", "chunks = result[: size * (len(result) // size)].reshape(size, -1)"),
+    "d": ("chunks = np.array_split(result, size)",
+          "n = len(result) // size\n    chunks = result[: n * size].reshape(size, n)"),
 }  # fmt: skip
 
 
@@ -63,7 +64,9 @@ RING_REVIEW = PatchReview(
     fault,
     example={"ranks": 2, "length": 8},
     tried=[
-        {"ranks": ranks, "length": length} for ranks in (1, 2, 3, 4, 8) for length in (1, 8, 13, 20_000)
+        {"ranks": ranks, "length": length}
+        for ranks in (1, 2, 3, 4, 8)
+        for length in (1, 8, 13, 20_000)
     ],
     check_case=unusable,
 )

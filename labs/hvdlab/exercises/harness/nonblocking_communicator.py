@@ -3,21 +3,25 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    from torch.distributed import ProcessGroup, Work
+
+Buffer = np.ndarray | torch.Tensor
 
 
 class Nonblocking:
-    """A communicator with `rank`, `size`, Iallreduce and Allreduce, for arrays and tensors.
+    """A communicator with `rank`, `size`, Iallreduce and Allreduce, like that of MPI; Gloo sends the bytes.
 
     Attributes:
         sizes: bytes of each all-reduce that this rank has called.
         requests: what Iallreduce has returned.
     """
 
-    def __init__(self, comm: "MPI.Comm") -> None:
-        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+    def __init__(self, group: "ProcessGroup") -> None:
+        self.group, self.rank, self.size = group, dist.get_rank(group), group.size()
         self.sizes, self.requests = [], []
 
     def Get_rank(self) -> int:
@@ -28,15 +32,17 @@ class Nonblocking:
         """Return the number of ranks."""
         return self.size
 
-    def Iallreduce(self, sendbuf: object, recvbuf: object, op: "MPI.Op | None" = None) -> "Request":
-        """Start to add up an array over the ranks."""
-        self.sizes.append(_bytes(recvbuf))
-        options = () if op is None else (op,)
-        self.requests.append(Request(self.comm.Iallreduce(sendbuf, recvbuf, *options)))
+    def Iallreduce(self, sendbuf: object, recvbuf: Buffer, op: object = None) -> "Request":
+        """Start to add up an array or a tensor over the ranks. A `sendbuf` like MPI.IN_PLACE is not read."""
+        total = torch.as_tensor(recvbuf).detach()
+        if isinstance(sendbuf, Buffer):
+            total.copy_(torch.as_tensor(sendbuf))
+        self.sizes.append(total.nbytes)
+        self.requests.append(Request(dist.all_reduce(total, group=self.group, async_op=True)))
         return self.requests[-1]
 
-    def Allreduce(self, sendbuf: object, recvbuf: object, op: "MPI.Op | None" = None) -> None:
-        """Add up an array over the ranks, and wait for the result."""
+    def Allreduce(self, sendbuf: object, recvbuf: Buffer, op: object = None) -> None:
+        """Add up an array or a tensor over the ranks, and wait for the result."""
         self.Iallreduce(sendbuf, recvbuf, op).Wait()
 
     def __getattr__(self, name: str) -> object:
@@ -46,35 +52,27 @@ class Nonblocking:
         """Return how many all-reduces have been called and not been waited for."""
         return sum(not request.waited for request in self.requests)
 
-    def finish(self) -> bool:
-        """Wait for the all-reduces that are under way, if all ranks have called equally many."""
-        if len(set(self.comm.allgather(len(self.requests)))) > 1:
-            return False
+    def finish(self) -> None:
+        """Wait for the all-reduces that are under way."""
         for request in self.requests:
             request.Wait()
-        return True
 
 
 class Request:
-    """A request of MPI that remembers whether it was waited for."""
+    """A request that remembers whether it was waited for."""
 
-    def __init__(self, request: "MPI.Request") -> None:
-        self.request, self.waited = request, False
+    def __init__(self, work: "Work") -> None:
+        self.work, self.waited = work, False
 
     def Wait(self) -> None:
         """Wait for the result."""
+        if not self.waited:
+            self.work.wait()
         self.waited = True
-        self.request.Wait()
 
     def Test(self) -> bool:
         """Return whether the result is there."""
-        done = self.request.Test()
-        self.waited |= done
-        return done
+        self.waited |= self.work.is_completed()
+        return self.waited
 
     wait, test = Wait, Test
-
-
-def _bytes(buf: object) -> int:
-    array = buf[0] if isinstance(buf, list | tuple) else buf
-    return array.nbytes if hasattr(array, "nbytes") else np.asarray(array).nbytes
