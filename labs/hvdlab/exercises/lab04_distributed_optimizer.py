@@ -247,6 +247,6 @@ check_distributed_optimizer = RankExercise(
     passed="two and three ranks make the steps of a single process, and the exchange begins during the "
            "backward pass.",
     observe=observed, gather=rubric, start=on_ranks, ranks=3,
-    remedy="All ranks must send the same buckets in the same order: step sends those that are incomplete.",
+    remedy="All ranks must send the same buckets in the same order: step sends the incomplete buckets, too.",
 )
 # fmt: on

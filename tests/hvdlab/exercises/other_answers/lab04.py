@@ -394,7 +394,7 @@ all_reduce_time = [
 ]
 REFUSED = {
     "distributed_optimizer": [
-        (sends_only_full_buckets, "step sends those that are incomplete"),
+        (sends_only_full_buckets, "step sends the incomplete buckets, too"),
         (the_optimizer_itself, "between two ranks in three steps on 2 ranks"),
         (pickled, "comm.allreduce is not for this exercise: use comm.Iallreduce"),
     ],
