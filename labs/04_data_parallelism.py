@@ -19,9 +19,9 @@
 # * write an optimizer that averages gradients over the ranks during the backward pass.
 #
 # **Builds on** lab 3 (mini-batches, and the paragraph "How the experiments work") and lab 1 (nodes, GPUs and
-# the network between them). **Time**: about 110 minutes with the exercises 1 to 6, and 45 minutes more for
-# exercise 7. The computer needs two of them. The optional notebook [More of data
-# parallelism](04_more_data_parallelism.ipynb) counts the bytes and measures the time of an all-reduce.
+# the network between them). **Time**: about 155 minutes, 45 of them for exercise 7. The computer needs two. The
+# optional notebook [More of data parallelism](04_more_data_parallelism.ipynb) counts the bytes and measures the
+# time of an all-reduce.
 
 # %%
 import os

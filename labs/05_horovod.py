@@ -914,8 +914,8 @@ check_review_train(review_train)
 #
 # **Level:** blank page.
 #
-# Write the script `work/own_script.py` with PyTorch or Keras and Horovod. It imports nothing of this course but
-# `hvdlab.keras.horovod`. It learns which of 2,048 points are outside of a sphere:
+# Write the script `work/own_script.py`, in the editor, with PyTorch or Keras and Horovod. It imports nothing but
+# `hvdlab.keras.horovod` of this course. It learns which of 2,048 points are outside of a sphere:
 #
 # ```python
 # points = np.random.default_rng(1).normal(size=(2048, 16)).astype("float32")
