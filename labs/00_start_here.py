@@ -29,8 +29,8 @@
 # | [1: Why many GPUs](01_why_many_gpus.ipynb) | 65 | two ranks in ten minutes, how compute has grown, the parts of a training step, the links between GPUs |
 # | [2: Gradient descent](02_gradient_descent.ipynb) | 160 | loss surfaces, gradients, the largest step size that converges, and what changes in a network |
 # | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 135 | the noise of small batches, throughput and time to accuracy; how the experiments of the course work |
-# | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 120 | MPI, collectives, your own ring all-reduce, and why N processes give the result of one |
-# | [5: Horovod](05_horovod.ipynb) | 135 | the conversion of a script to Horovod, step by step; scaling and its measurement |
+# | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 155 | MPI, collectives, your own ring all-reduce and distributed optimizer, and why N processes give the result of one |
+# | [5: Horovod](05_horovod.ipynb) | 190 | the conversion of a script to Horovod, step by step; scaling and its measurement; a script of your own |
 # | [6: Scaling the batch](06_scaling_the_batch.ipynb) | 150 | the gradient noise scale, and how far a larger batch saves steps |
 # | [7: Remedies for large batches](07_large_batch_remedies.ipynb) | 105 | scaling and warmup of the learning rate, batch normalisation, LARS and LAMB |
 # | [8: CIFAR-10 and the assessment](08_cifar10_assessment.ipynb) | 145 | a complete training script, measured by the grader |
@@ -56,7 +56,7 @@
 # | half a day, 4 hours | core of 1; 5 | core of 1; 11 | the other sections of 1 |
 # | one day, 8 hours | core of 1; 4, 5, 8 | core of 1; 4, 11, 16 | core of 2 and 3 |
 # | three days, 16 to 18 hours | core of 1 to 3; 4 to 8, 16, 18 | core of 1 to 3; 4, 6, 9 to 12, 16 | the other sections of 1 to 3 |
-# | ten weeks, about 38 hours | 1 to 18 | 1 to 18 | the other sections of 1 to 3, as homework |
+# | ten weeks, about 39 hours | 1 to 18 | 1 to 18 | the other sections of 1 to 3, as homework |
 #
 # On a half day, read only what the lab needs from the labs between: the start of lab 5 and of lab 11 says what
 # that is. Horovod is the shorter way to see every idea in one call. New code for PyTorch mostly uses DDP and

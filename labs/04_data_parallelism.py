@@ -2,45 +2,44 @@
 # # Lab 4: Data parallelism by hand
 #
 # In 2017 a team at Facebook trained the image network ResNet-50 on the ImageNet data set in one hour. It used
-# 256 GPUs with 32 images each, and going from 8 to 256 GPUs kept about 90 % of the ideal speed-up ([Goyal et
+# 256 GPUs with 32 images each, and kept about 90 % of the ideal speed-up from 8 to 256 GPUs ([Goyal et
 # al., 2017](https://arxiv.org/abs/1706.02677)). The method behind this result is *data parallelism*: every
-# GPU holds the whole network, computes the gradient of its own few images, and all GPUs average their
-# gradients before they update their weights. ResNet-50 has 25.6 million weights, so 102 MB of gradients must
-# be averaged over 256 GPUs in every single step. This lab shows why the method gives the same result as one
-# process, and how such an average is computed with nothing but messages between processes. Libraries such as
-# Horovod (lab 5) and PyTorch DDP (lab 11) do the same for you.
+# GPU holds the whole network and computes the gradient of its own few images. Then all GPUs average their
+# gradients and update their weights. ResNet-50 has 25.6 million weights, so 102 MB of gradients must be
+# averaged over 256 GPUs in every step. This lab shows why the result is that of one process, and how to compute
+# such an average with nothing but messages between processes.
 #
 # **After this lab you can**
 #
-# * compute how many bytes data parallelism and model parallelism exchange for a layer, and choose between
-#   them;
+# * compute how many bytes data parallelism and model parallelism exchange for a layer;
 # * derive why averaged gradients of shards equal the gradient of the whole batch, for equal and for unequal
 #   shards;
-# * explain what MPI, `mpirun`, a rank, a communicator and a collective are, and write a program without
-#   deadlock;
-# * write an all-reduce with send and receive, first through one root and then as a ring;
-# * predict the bytes of an all-reduce, measure its time, and tell latency from bandwidth.
+# * explain what a rank, a communicator and a collective are, and write a program without deadlock;
+# * write an all-reduce, first through one root and then as a ring, predict its bytes, and review changes of it;
+# * write an optimizer that averages gradients over the ranks during the backward pass.
 #
-# **Builds on** lab 3 (mini-batches, and the paragraph "How the experiments work" on `sweep`, `grid` and
-# `reference`) and lab 1 (nodes, GPUs and the network between them). **Time**: about 120 minutes if you read
-# everything and do all six exercises. The computer needs four of them.
+# **Builds on** lab 3 (mini-batches, and the paragraph "How the experiments work") and lab 1 (nodes, GPUs and
+# the network between them). **Time**: about 155 minutes, 45 of them for exercise 7. The computer needs two. The
+# optional notebook [More of data parallelism](04_more_data_parallelism.ipynb) counts the bytes and measures the
+# time of an all-reduce.
 
 # %%
 import os
 import subprocess
 from functools import cache
-from time import perf_counter
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.course.experiment import WORK, by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import compare, describe, overlay, predicted
+from hvdlab.course.experiment import WORK, by_run_length, reference, seeds, sweep
+from hvdlab.course.figures import describe, overlay, predicted
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab04_data_parallelism as exercises
 from hvdlab.exercises import lab04_rank_functions as rank_exercises
+from hvdlab.exercises.lab04_distributed_optimizer import check_distributed_optimizer
+from hvdlab.exercises.lab04_review import RING_REVIEW, check_review_ring
 from hvdlab.exercises.lab04_ring_player import show_deadlock, show_ring
 from hvdlab.launch import TimeUp, call, environment, mpirun_command, run
 
@@ -50,8 +49,8 @@ workbook = Workbook(4)
 # %% [markdown]
 # ## Opportunities for parallelism
 #
-# Training repeats a few nested loops. Before anything can be computed in parallel, we must know which of
-# these loops have iterations that do not depend on each other. From the outside to the inside:
+# Training repeats a few nested loops. Parallel work needs iterations that do not depend on each other. From
+# the outside to the inside:
 #
 # | loop | are its iterations independent? | name of the method |
 # |---|---|---|
@@ -62,20 +61,18 @@ workbook = Workbook(4)
 # | layers of the network | no: layer 2 needs the output of layer 1. But layer 1 can already work on the next examples | pipeline parallelism (lab 14) |
 # | units of one layer | yes: each output needs the whole input, but no other output | tensor parallelism (lab 13) |
 #
-# A *hyperparameter* is a number that you choose before training, such as the learning rate. Epochs and
-# mini-batches could be made independent only by changing the algorithm, for example by computing two steps
-# from the same old weights. Asynchronous training does that, and it pays with stale gradients. This course
-# stays with *synchronous* training: all processes finish the same step before any process starts the next
-# one. So the first place to look for parallel work is inside a mini-batch.
+# A *hyperparameter* is a number that you choose before training, such as the learning rate. This course stays
+# with *synchronous* training: all processes finish a step before any process starts the next one. So the first
+# place to look for parallel work is inside a mini-batch.
 #
 # ## Data parallelism and model parallelism
 #
-# A layer multiplies a batch of examples by its weights. Two processes can share this work in two ways. We
-# call a process that takes part in training a **rank**, and number the ranks from 0.
+# A layer multiplies a batch of examples by its weights. Two processes can share this work in two ways. A
+# process that takes part in training is called a **rank**. The ranks are numbered from 0.
 #
 # * **Data parallelism**: each rank holds *all weights*, a *replica* of the network, and a fraction of the
-#   batch, its *shard*. After the backward pass the ranks must agree on one gradient. They exchange an array
-#   that is as large as **the weights**.
+#   batch, its *shard*. The ranks must agree on one gradient, so they exchange an array that is as large as
+#   **the weights**.
 # * **Model parallelism**: each rank holds *a fraction of the weights* and works on the whole batch. The next
 #   layer needs all outputs, so the ranks exchange an array that is as large as **the activations** (the
 #   outputs of a layer for all examples), once in the forward pass and once in the backward pass.
@@ -84,77 +81,33 @@ workbook = Workbook(4)
 #
 # | | data parallelism | model parallelism |
 # |---|---|---|
-# | what is split | the batch | the weights |
 # | memory per rank | all weights, all gradients, and the *optimizer state*, the numbers that the optimizer keeps per weight | a fraction of them |
 # | messages per step | one all-reduce of all gradients, after or during the backward pass | one exchange in every layer, forward and backward |
 # | how much is exchanged | does not depend on the batch size | grows with the batch size |
-# | what limits it | the batch must be large enough to be split | the network must be fast enough for an exchange in every layer |
 # | change of the program | a few lines (lab 5) | the layers themselves (lab 13) |
 #
 # ### Bytes per step of a layer
 #
-# Which method is cheaper depends on the layer. Krizhevsky ([2014](https://arxiv.org/abs/1404.5997)) observed
-# that in his image network the convolutions have about 90 to 95 % of the computation and about 5 % of the
-# parameters, and that the fully connected layers have the rest. Let $N$ be the number of ranks, $W$ the
-# number of weights of a layer and $B$ the number of examples in the batch of all ranks together. A number has
-# 4 bytes. In one step, a rank sends for this layer
+# Which method is cheaper depends on the layer. Let $N$ be the number of ranks, $W$ the number of weights of a
+# layer and $B$ the number of examples in the batch of all ranks together. A number has 4 bytes. In one step, a
+# rank sends for this layer
 #
 # $$\text{data: } \tfrac{2(N-1)}{N}\,4\,W
 # \qquad \text{model: } \tfrac{N-1}{N}\,4\,B\,(\text{inputs}+\text{outputs}).$$
 #
-# The first formula is that of a ring all-reduce, which adds up an array over all ranks and which you derive
-# below. In the second formula each rank computes some of the outputs, and in the forward pass the ranks send
-# them to each other. In the backward pass each rank knows a part of the sum for the gradient of every input.
-# The ranks add up these parts, and each rank keeps only the inputs that it has computed itself. This is half
-# of what an all-reduce does, so it costs half. (The first layer needs no gradient of its inputs, because
-# these are the images.) For example, take a fully connected layer with 4096 inputs and 1000 outputs on $N =
+# The first formula is that of a ring all-reduce, which you derive below. In the second one each rank computes
+# some of the outputs, and the ranks send them to each other. In the backward pass they add up gradients of the
+# inputs in the same way. For example, take a fully connected layer with 4096 inputs and 1000 outputs on $N =
 # 4$ ranks with $B = 512$. It has $W = 4.1$ million weights. Data parallelism sends $1.5 \cdot 4 \cdot 4.1 =
 # 25$ MB per rank. Model parallelism sends $0.75 \cdot 4 \cdot 512 \cdot 5096$ bytes, which is 7.8 MB.
-
-# %% tags=["folded"]
-RANKS, BATCH = 4, 512
-#         kernel, inputs, outputs, width before, width after (fully connected: kernel = width = 1)
-LAYERS = {
-    "conv 1": (11, 3, 96, 227, 55), "conv 2": (5, 96, 256, 27, 27), "conv 3": (3, 256, 384, 13, 13),
-    "conv 4": (3, 384, 384, 13, 13), "conv 5": (3, 384, 256, 13, 13),
-    "fc 6": (1, 9216, 4096, 1, 1), "fc 7": (1, 4096, 4096, 1, 1), "fc 8": (1, 4096, 1000, 1, 1),
-}  # fmt: skip
-
-weights = {name: k * k * a * b for name, (k, a, b, _, _) in LAYERS.items()}
-work = {name: weights[name] * LAYERS[name][4] ** 2 for name in LAYERS}  # products per example
-data_mb = [2 * (RANKS - 1) / RANKS * 4 * w / 1e6 for w in weights.values()]
-model_mb = [
-    (RANKS - 1) / RANKS * 4 * BATCH * (a * before**2 * (name != "conv 1") + b * after**2) / 1e6
-    for name, (_, a, b, before, after) in LAYERS.items()
-]
-for what, amounts in (("weights", weights), ("multiplications", work)):
-    convolutions = sum(amounts[name] for name in LAYERS if name.startswith("conv"))
-    print(f"{convolutions / sum(amounts.values()):5.1%} of the {what} are in the convolutions")
-
-figure, axes = plt.subplots(figsize=(9, 4))
-at = np.arange(len(LAYERS))
-axes.bar(at - 0.2, data_mb, 0.4, label="data parallel: gradients")
-axes.bar(at + 0.2, model_mb, 0.4, hatch="//", label="model parallel: activations")
-axes.set(yscale="log", ylabel="MB that a rank sends per step", xticks=at, xticklabels=LAYERS)
-axes.set_title(f"Exchange per layer ({RANKS} ranks, {BATCH} examples in all)")
-figure.legend(loc="outside lower center", ncols=2)
-describe(
-    figure,
-    "Bars of the megabytes that a rank sends per step for eight layers. For the five convolutions data "
-    "parallelism sends far less, for the three fully connected layers model parallelism sends less.",
-)
-
-# %% [markdown]
-# The figure shows the layers of a network like Krizhevsky's. The convolutions are cheaper with data
-# parallelism, because they have few weights and large activations. The fully connected layers are cheaper
-# with model parallelism. Krizhevsky combined both: 98.05 hours on one GPU became 15.68 hours on eight GPUs,
-# 6.25 times as fast. Today's image networks have few large fully connected layers, so data parallelism alone
-# is the usual choice for them. This course stays with it up to lab 12.
+#
+# A convolution has few weights and large activations, so data parallelism is cheaper for it. Today's image
+# networks have few large fully connected layers, and mostly use data parallelism alone. This course stays with
+# it up to lab 12. The [optional notebook](04_more_data_parallelism.ipynb) compares all layers of a network.
 #
 # ## The gradient identity
 #
-# Data parallelism is useful only if it trains the same network as one process would. This section proves that
-# it does.
+# Data parallelism is useful only if it trains the same network as one process would. This section proves it.
 #
 # **Symbols.** $w$ are the weights, and $x_1, \ldots, x_n$ are the $n$ examples of one mini-batch. $\ell_i(w)$
 # is the loss of example $x_i$, and $\nabla \ell_i(w)$ its gradient, an array with one number per weight. The
@@ -192,14 +145,14 @@ describe(
 # ![A mini-batch of six examples is split in halves. Rank 0 gets x1 to x3, rank 1 gets x4 to x6. Both hold all weights w, compute the mean gradient of their three examples, average the two gradients with an all-reduce, and update to the same weights.](pictures/minibatch_on_two_ranks.svg)
 #
 # **Example with unequal shards.** Now rank 0 holds only the first two examples and gets $g_0 = 3/2 = 1.5$.
-# Rank 1 holds the other four and gets $g_1 = 27/4 = 6.75$. The plain mean is $4.125$, which is wrong. The
-# weighted mean is $\tfrac{2}{6}\cdot 1.5 + \tfrac{4}{6}\cdot 6.75 = 0.5 + 4.5 = 5$, which is right. The plain
-# mean is wrong because it counts each example of rank 0 twice as much as each example of rank 1.
+# Rank 1 holds the other four and gets $g_1 = 27/4 = 6.75$. The plain mean is $4.125$, which is wrong, because it
+# counts each example of rank 0 twice as much as each example of rank 1. The weighted mean is
+# $\tfrac{2}{6}\cdot 1.5 + \tfrac{4}{6}\cdot 6.75 = 0.5 + 4.5 = 5$, which is right.
 #
 # ### Exercise 1: Combine the gradients of unequal shards
 #
 # **What.** Write `combine(local_gradients, local_counts)`, which computes equation (3). **Why.** The last
-# batch of an epoch is often smaller on some ranks, and metrics have the same problem in lab 5. **Signature.**
+# batch of an epoch is often smaller on some ranks. **Signature.**
 # `local_gradients` is a list of arrays of one shape, one array per rank. `local_counts` is the list of the
 # numbers $n_k$. Return one array, the mean gradient over all examples.
 #
@@ -226,48 +179,8 @@ def combine(local_gradients, local_counts):
 exercises.check_combine(combine)
 
 # %% [markdown]
-# How large is the error of the plain mean? The next cell takes the linear neuron of lab 2, splits 120
-# examples among 4 ranks at random, gives rank 0 more and more of them, and compares both means with the
-# gradient of the whole batch.
-
-# %% tags=["folded"]
-rng = np.random.default_rng(0)
-x = rng.uniform(0, 10, 120)
-y = 10 * (x + rng.normal(size=120)) + 2
-
-
-def line_gradient(x, y):
-    """(dw, db) of the mean squared error of w x + b, where both are still 0."""
-    return -2 * np.array([np.mean(x * y), np.mean(y)])
-
-
-def errors(largest):
-    """Relative error of both means, for one random split with that many examples on rank 0."""
-    rest = (120 - largest) // 3
-    shards = np.split(rng.permutation(120), [largest, largest + rest, largest + 2 * rest])
-    local = [line_gradient(x[shard], y[shard]) for shard in shards]
-    both = np.mean(local, axis=0), combine(local, [len(shard) for shard in shards])
-    return [np.linalg.norm(g / line_gradient(x, y) - 1) for g in both]
-
-
-largest = np.array([30, 45, 60, 75, 90, 105, 114])
-found = np.array([[errors(on_rank_0) for _ in range(100)] for on_rank_0 in largest])
-figure, axes = plt.subplots()
-for kind, label in enumerate(("plain mean of the four gradients", "combine: weights $n_k/n$")):
-    mean, std = 100 * found[..., kind].mean(axis=1), 100 * found[..., kind].std(axis=1)
-    axes.errorbar(100 * largest / 120, mean, std, fmt="o-", capsize=3, label=label)
-axes.set(xlabel="examples on rank 0, % of all", ylabel="relative error of the gradient, %")
-axes.legend(loc="upper left")
-describe(
-    figure,
-    "Relative error of the gradient against the percentage of examples on rank 0, mean and deviation of "
-    "100 splits. The plain mean is exact at 25 percent and gets worse, the weighted mean is always exact.",
-)
-
-# %% [markdown]
-# With equal shards (25 % on rank 0) the plain mean is exact, and the plain mean is what Horovod and DDP
-# compute. With unequal shards its error grows, because a few examples of the small shards get too much
-# weight. The usual solution is to give every rank equally many examples.
+# The plain mean is what Horovod and DDP compute. It is exact for equal shards only, so the usual solution is to
+# give every rank equally many examples.
 #
 # The identity has one condition: the loss of an example must not depend on the other examples of the batch.
 # Batch normalisation breaks it, because it computes means over the batch of each rank (lab 7).
@@ -276,26 +189,22 @@ describe(
 #
 # Ranks are separate processes with separate memory. Rank 1 cannot read a variable of rank 0, even on the same
 # computer. They can only send each other messages. The **Message Passing Interface**, MPI, is the standard
-# that defines how: it names the functions (send, receive and so on) and says what they do. Its first version
-# is of 1994, and nearly every supercomputer supports it. *Open MPI*, which this course uses, and *MPICH* are
-# two implementations of the standard. The Python package *mpi4py* makes them callable from Python, with NumPy
-# arrays. PyTorch and TensorFlow call their arrays *tensors*.
+# for such messages. Its first version is of 1994, and nearly every supercomputer supports it. This course uses
+# the implementation *Open MPI* and the Python package *mpi4py*, which sends NumPy arrays. PyTorch and
+# TensorFlow call their arrays *tensors*.
 #
-# **`mpirun`** is the program that starts the ranks. `mpirun -np 4 python hello.py` starts **four copies of
-# the same program** and connects them. This style is called *SPMD*, single program, multiple data: there is
-# no master program and no worker program, but one script in which every copy asks for its number and then
-# works on its own data. MPI gives every copy
+# **`mpirun`** starts the ranks. `mpirun -np 4 python hello.py` starts **four copies of the same program** and
+# connects them. This style is called *SPMD*, single program, multiple data: every copy asks for its number and
+# then works on its own data. MPI gives every copy
 #
 # * its **rank**, a number from 0 to $N-1$;
 # * the **size** $N$, the number of ranks;
 # * a **communicator**, the group of ranks that can exchange messages with each other. `MPI.COMM_WORLD`
-#   contains all ranks. `comm.Split` makes smaller groups, for example one per node.
+#   contains all ranks.
 #
-# A **node** is one computer with its own operating system. It has one or several processors (each in a
-# *socket*), often several GPUs, and a connection to the **network** through which it reaches other nodes (lab
-# 1 has the picture). MPI hides where a rank runs: on the same node a message goes through shared memory, and
-# to another node it goes through the network, which is slower. The number of a rank within its node is its
-# **local rank**. It selects the GPU of the rank.
+# A **node** is one computer with its own operating system. It often has several GPUs, and a **network** connects
+# it with other nodes (lab 1 has the picture). Between nodes a message is slower than within one. The number of
+# a rank within its node is its **local rank**. It selects the GPU of the rank.
 #
 # ![mpirun with -np 4 starts four processes of one program hello.py on two nodes: ranks 0 and 1 on node 0, ranks 2 and 3 on node 1, with local ranks 0 and 1 on each node. A network connects the nodes.](pictures/many_copies_of_one_program.svg)
 
@@ -318,25 +227,21 @@ print(" ".join(mpirun_command(4, "hello.py")))
 printed = run(hello, ranks=4)
 
 # %% [markdown]
-# Run the cell several times. The order of the lines changes, because the ranks run at the same time and none
-# waits for another before it prints. Hence the rule for everything that follows: **collect on rank 0, and let
-# rank 0 print** and write files.
+# Run the cell several times. The order of the lines changes, because the ranks run at the same time. Hence the
+# rule for everything that follows: **collect on rank 0, and let rank 0 print** and write files.
 #
 # ### mpirun on one and on several nodes
 #
-# `run(script, ranks=4)` types the command that the cell printed. You can type it in a terminal, too. There
-# are two forms:
+# `run(script, ranks=4)` executes the command that the cell printed. There are two forms:
 #
-# * `mpirun -np 4 python train.py` starts 4 ranks on this node. With one GPU per rank, this is the command for
-#   a computer with four GPUs.
-# * `mpirun -np 8 -H server1:4,server2:4 python train.py` starts 8 ranks on two nodes. `-H` lists the host
-#   names of the nodes, and `:4` says how many ranks (*slots*) each of them takes. Ranks 0 to 3 run on
-#   `server1` and have the local ranks 0 to 3. Ranks 4 to 7 run on `server2` and have the local ranks 0 to 3
-#   there. `mpirun` logs in to `server2` over `ssh` without a password, so the script and the Python
-#   environment must exist under the same path on both nodes.
+# * `mpirun -np 4 python train.py` starts 4 ranks on this node, for example one for each of its four GPUs.
+# * `mpirun -np 8 -H server1:4,server2:4 python train.py` starts 8 ranks on two nodes. `-H` lists the nodes, and
+#   `:4` says how many ranks (*slots*) each of them takes. Ranks 0 to 3 run on `server1`, ranks 4 to 7 on
+#   `server2`, and both groups have the local ranks 0 to 3. The script and the Python environment must exist under
+#   the same path on both nodes.
 #
-# The next cell runs the second form with a single host, your own computer. On a cluster the scheduler usually
-# tells `mpirun` the hosts, and you leave out `-H` ([docker/slurm](../docker/slurm/README.md)).
+# The next cell runs the second form on your own computer. On a cluster the scheduler usually tells `mpirun` the
+# hosts.
 
 # %%
 command = ["mpirun", "-np", "4", "-H", "localhost:4", "python", str(hello)]
@@ -344,10 +249,8 @@ ended = subprocess.run(command, env=os.environ | environment(4), capture_output=
 print(ended.stdout or ended.stderr)
 
 # %% [markdown]
-# For short pieces of code this course has `call(function, *arguments, ranks=N)`. It sends the *source* of a
-# function to $N$ ranks, runs `function(comm, *arguments)` on each of them, and returns the list of results.
-# The function can use only what it defines itself, `np` and `MPI`, and your functions that you name in
-# `uses=(...)`. Arguments and results are numbers, texts, lists and dicts; an array becomes a list.
+# `call(function, *arguments, ranks=N)` of this course sends the *source* of a function to $N$ ranks, runs
+# `function(comm, *arguments)` there, and returns the list of results. The function can use what it defines itself, `np` and `MPI`, and the functions that you name in `uses=(...)`.
 
 
 # %%
@@ -367,15 +270,13 @@ call(square_of_rank, ranks=4)
 #
 # ### Deadlock of blocking sends
 #
-# When may a sender use its array again? MPI leaves that to the implementation. Open MPI copies a *small*
-# message into a buffer and returns at once. A *large* message waits in `Send` until the receiver has called
-# `Recv`, because no buffer is large enough. In this build the limit between ranks of one node is 4 KB.
+# When may a sender use its array again? Open MPI copies a *small* message into a buffer and returns at once. A
+# *large* message waits in `Send` until the receiver has called `Recv`. In this build the limit between ranks
+# of one node is 4 KB.
 #
-# This rule makes a common program dangerous. Two ranks want to exchange arrays, and both call `Send` first
-# and `Recv` second. With 1 KB the program works. With 1 MB each rank waits in `Send` for the other rank to
-# call `Recv`, which it never does. The program waits for ever. This is a **deadlock**: a group of processes
-# in which each one waits for another one of the group. The next cell tries it, with a time limit of 5
-# seconds.
+# Two ranks want to exchange arrays, and both call `Send` first and `Recv` second. With 1 KB the program works. With 1 MB each rank waits in `Send` for the other rank to
+# call `Recv`, which it never does. This is a **deadlock**: a group of processes in which each one waits for
+# another one of the group. The next cell tries it, with a time limit of 5 seconds.
 
 
 # %%
@@ -406,17 +307,15 @@ show_deadlock(ended)
 #
 # **What.** The ranks form a ring: the right neighbour of rank $r$ is rank $r+1$, and the right neighbour of
 # the last rank is rank 0. Write `pass_right(comm, values)`. Every rank sends `values` to its right neighbour
-# and returns the array that it receives from its left neighbour. Use `Send` and `Recv` only, in an order that
-# cannot end in a deadlock. **Why.** The ring all-reduce of exercise 5 consists of such steps. **Signature.**
-# `comm` is a communicator of at least 2 ranks and `values` a vector. In the check, every `Send` waits for its
-# receiver, however small the message is.
+# and returns the array that it receives from its left neighbour. Use `Send` and `Recv` only. **Why.** The ring
+# all-reduce of exercise 5 consists of such steps. **Signature.** `comm` is a communicator of at least 2 ranks
+# and `values` a vector. In the check, every `Send` waits for its receiver, however small the message is.
 #
 # <details><summary>Hint 1: the idea</summary>Let the even ranks send first and the odd ranks receive
 # first.</details>
 #
 # <details><summary>Hint 2: a smaller case</summary>With 2 ranks: rank 0 sends to 1, and rank 1 receives
-# from 0. Then rank 1 sends to 0, and rank 0 receives from 1. With 3 ranks the neighbours 2 and 0 are both even,
-# and it still works: rank 1 receives from 0, so rank 0 can receive from 2 next.</details>
+# from 0. Then rank 1 sends to 0, and rank 0 receives from 1.</details>
 #
 # <details><summary>Hint 3: nearly the lines</summary><code>right, left = (comm.rank + 1) % comm.size,
 # (comm.rank - 1) % comm.size</code> and <code>received = np.empty_like(values)</code>. Then <code>if
@@ -445,10 +344,8 @@ rank_exercises.check_pass_right(pass_right)
 # %% [markdown]
 # ## Collective operations
 #
-# Programs need the same few patterns of many messages again and again. MPI offers them as **collectives**:
-# operations that *all ranks of a communicator call together*. If one rank does not call it, the others wait
-# for ever. The picture shows the seven collectives that this course uses. Four ranks hold arrays of four
-# chunks, a to d.
+# A **collective** is an operation that *all ranks of a communicator call together*. If one rank does not call it,
+# the others wait for ever. The picture shows seven collectives. Four ranks hold arrays of four chunks, a to d.
 #
 # ![Seven panels with four ranks each, before and after. Broadcast copies the array of rank 0 to all. Scatter gives each rank one chunk of it. Gather collects one chunk per rank on rank 0, all-gather on all ranks. Reduce adds the arrays on rank 0, all-reduce on all ranks. Reduce-scatter leaves each rank the sum of one chunk.](pictures/collectives.svg)
 #
@@ -459,8 +356,7 @@ rank_exercises.check_pass_right(pass_right)
 #
 # **Reduce-scatter followed by all-gather is all-reduce.**
 #
-# The next cell runs the seven collectives on four ranks and prints what each rank holds afterwards. Compare
-# it with the picture.
+# The next cell runs the seven collectives on four ranks and prints what each rank holds afterwards.
 
 
 # %%
@@ -510,11 +406,10 @@ pd.DataFrame(
 #
 # ### Exercise 3: The data-parallel gradient
 #
-# **What.** Write `parallel_gradient(comm, gradient, batch)`. **Why.** It is the heart of every data-parallel
-# library. **Signature.** `batch` is an array of example numbers, the same on all ranks, and its length is a
-# multiple of `comm.size`. `gradient(numbers)` returns the mean gradient over the examples with these numbers.
-# Return the mean gradient over the whole batch, on every rank. Each rank may compute only its own shard, a
-# contiguous slice of the batch.
+# **What.** Write `parallel_gradient(comm, gradient, batch)`. **Why.** Every data-parallel library computes it.
+# **Signature.** `batch` is an array of example numbers, the same on all ranks, and its length is a multiple of
+# `comm.size`. `gradient(numbers)` returns the mean gradient over the examples with these numbers. Return the mean
+# gradient over the whole batch, on every rank. Each rank computes only its own shard.
 #
 # <details><summary>Hint 1: the idea</summary>Choose the shard by rank, compute its gradient, add up the
 # gradients of all ranks with an all-reduce, and divide the sum.</details>
@@ -547,8 +442,8 @@ rank_exercises.check_parallel_gradient(parallel_gradient)
 # ### N ranks with B examples, compared with one rank with N x B examples
 #
 # The claim of data parallelism is that **N ranks with B examples each take the same steps as one rank with a
-# batch of N x B examples**. We test it on Fashion-MNIST (28 x 28 grey images of ten kinds of clothes) with a
-# very small network: one layer with softmax, on every fourth pixel of every fourth row. The ranks read the data from a file.
+# batch of N x B examples**. We test it on Fashion-MNIST (28 x 28 grey images of ten kinds of clothes) with one
+# layer and softmax, on every fourth pixel of every fourth row.
 
 # %% tags=["folded"]
 fashion = load_fashion_mnist()
@@ -558,10 +453,8 @@ images = fashion.train_images[:, ::4, ::4, 0].reshape(-1, 49).astype(np.float32)
 np.savez(WORK / "fashion_7x7.npz", images=images[:8192], labels=fashion.train_labels[:8192])
 
 # %% [markdown]
-# Read the function `train`. It has only two lines that a program for one process does not have. `comm.Bcast`
-# copies the initial weights of rank 0 to all ranks, because every rank draws other random numbers.
-# `parallel_gradient` is yours. The two switches `broadcast` and `average` leave one of them out, so that we
-# see what happens without it.
+# Two lines of `train` are not in a program for one process. `comm.Bcast` copies the initial weights of rank 0 to
+# all ranks. `parallel_gradient` is yours. The switches `broadcast` and `average` leave one of them out.
 
 
 # %%
@@ -596,10 +489,9 @@ def train(comm, file, seed, global_batch, steps, broadcast, average):
 
 
 # %% [markdown]
-# After the last step we compare every weight on every rank with the same weight of training on a single rank.
-# Equation (4) says that the exact difference is 0. The computer uses float32 numbers with about 7 decimal
-# digits, and it adds the examples in another order when they are split among ranks. The weights are of the
-# order of 0.1. Which order of magnitude do you expect for the largest difference?
+# We compare every weight on every rank with training on a single rank. Equation (4) says that the exact
+# difference is 0. But float32 numbers have about 7 decimal digits, and the split examples are added in another
+# order. The weights are of the order of 0.1. Which order of magnitude do you expect for the largest difference?
 
 # %%
 # Prediction 1: the largest difference of a weight, 4 ranks compared with 1. Replace both values of None.
@@ -652,21 +544,18 @@ describe(
 
 # %% [markdown]
 # **What the result means.** With broadcast and averaging, all ranks stay within $10^{-6}$ of the single rank.
-# The rest is the rounding of float32, because the sum over the batch is computed in another order. The
-# reasoning that leads to this prediction is: numbers of about 0.1 with 7 digits have rounding errors of about
-# $10^{-8}$, and some of them add up over the steps.
+# The rest is rounding: numbers of about 0.1 with 7 digits have rounding errors of about $10^{-8}$.
 #
 # Without the broadcast the ranks start with different weights and keep that difference of about 0.05, because
 # all of them subtract the same averaged gradient in every step. Without the averaging each rank trains its
-# own network on its own examples, and the difference grows. **Neither mistake stops the program**, and the
-# loss falls in both cases. You have to look.
+# own network, and the difference grows. **Neither mistake stops the program**, and the loss falls in both
+# cases.
 #
 # ## All-reduce through one root
 #
-# Until now MPI computed the all-reduce. From here on you write it yourself. Only `Send`, `Recv`, `Sendrecv`
-# and `Isend` are allowed. The simplest algorithm has one *root*, rank 0. All ranks send their arrays to the
-# root, the root adds them up, and it sends the sum back to all. This is a gather with addition, followed by a
-# broadcast.
+# Until now MPI computed the all-reduce. From here on you write it yourself with `Send`, `Recv`, `Sendrecv` and
+# `Isend`. The simplest algorithm has one *root*, rank 0. All ranks send their arrays to the root, the root adds
+# them up, and it sends the sum back to all.
 #
 # For example, three ranks hold [1, 2], [3, 4] and [10, 20]. Rank 0 receives [3, 4] and has [4, 6]. It
 # receives [10, 20] and has [14, 26]. It sends [14, 26] to rank 1 and to rank 2. Two arrays went in, and two
@@ -675,15 +564,14 @@ describe(
 # ### Exercise 4: All-reduce through rank 0
 #
 # **What.** Write `naive_all_reduce(comm, values)`. **Why.** A *parameter server*, the first method of
-# distributed deep learning, moves the same bytes, and its limit motivates the ring. **Signature.** `values`
-# is a vector. Return the sum of the vectors of all ranks, on every rank. Do not change `values`.
+# distributed deep learning, moves the same bytes. **Signature.** `values` is a vector. Return the sum of the vectors of all ranks, on every rank. Do not change `values`.
 #
 # <details><summary>Hint 1: the idea</summary>Rank 0 and the others run the same function. In <code>if
 # comm.rank == 0:</code> receive from ranks 1, 2, ..., then send to them. The <code>else:</code> branch does
 # the opposite.</details>
 #
-# <details><summary>Hint 2: a smaller case</summary>With 2 ranks: rank 1 sends its vector and receives into an
-# array. Rank 0 receives into another array, adds it to a copy of its own vector, and sends the sum.</details>
+# <details><summary>Hint 2: a smaller case</summary>With 2 ranks: rank 1 sends its vector and receives the sum.
+# Rank 0 receives, adds to a copy of its own vector, and sends.</details>
 #
 # <details><summary>Hint 3: nearly the lines</summary><code>received = np.empty_like(values)</code>, then
 # <code>comm.Recv(received, source=rank)</code> and <code>total += received</code> in a loop over
@@ -715,19 +603,15 @@ exercises.check_naive_all_reduce(naive_all_reduce)
 # %% [markdown]
 # ## Tree all-reduce
 #
-# With the root algorithm, the root receives $N-1$ arrays one after the other. A **tree** is faster, because
-# several pairs of ranks work at the same time. In the first step rank 1 sends to 0, rank 3 to 2, rank 5 to 4
-# and rank 7 to 6, and the receivers add. In the second step rank 2 sends to 0 and rank 6 to 4. In the third
-# step rank 4 sends to 0. Now rank 0 has the sum of eight ranks after $\log_2 8 = 3$ steps instead of 7. The
-# sum goes back on the same tree in 3 more steps.
+# With the root algorithm, the root receives $N-1$ arrays one after the other. In a **tree**, several pairs of
+# ranks work at the same time. In the first step rank 1 sends to 0, rank 3 to 2, rank 5 to 4 and rank 7 to 6,
+# and the receivers add. After three steps rank 0 has the sum of eight ranks. The sum goes back on the same tree
+# in three more steps.
 #
 # ![Two trees on eight ranks. On the left arrays are added in three steps: 1 to 0, 3 to 2, 5 to 4, 7 to 6, then 2 to 0 and 6 to 4, then 4 to 0. On the right the sum is sent back down the same tree in three steps.](pictures/tree_all_reduce.svg)
 #
-# A tree needs $2\log_2 N$ steps, which is few. However, each message carries the whole array of $S$ bytes,
-# and half of the ranks are idle after the first step. Trees are good for small arrays and for very many
-# ranks. NCCL, NVIDIA's library for GPUs, uses [double binary
-# trees](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/) on large systems,
-# in which every rank has work in each step.
+# A tree needs only $2\log_2 N$ steps. However, each message carries the whole array, and half of the ranks are
+# idle after the first step.
 #
 # ## Ring all-reduce
 #
@@ -747,29 +631,22 @@ exercises.check_naive_all_reduce(naive_all_reduce)
 # adds it to its chunk 1 and has [1, 6]. Rank 1 has [4, 4]. All-gather: rank 0 sends its chunk 1, the 6, and
 # rank 1 sends its chunk 0, the 4. Both replace, and both have [4, 6].
 #
-# **Who invented it.** [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) described the
-# ring and proved that no all-reduce can move fewer bytes per rank.
-# [Baidu](https://andrew.gibiansky.com/blog/machine-learning/baidu-allreduce/) brought it to deep learning in
-# 2017 with a patch for TensorFlow. Horovod started from Baidu's code in the same year and soon replaced it by
-# calls of NCCL and MPI ([Sergeev and Del Balso, 2018](https://arxiv.org/abs/1802.05799)). So today Horovod
-# does not contain a ring of its own. On CPUs the build of this course calls `MPI_Allreduce`, and on GPUs
-# Horovod calls NCCL, which chooses between rings and trees.
+# [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) proved that no all-reduce can move fewer
+# bytes per rank. On GPUs the library NCCL chooses between rings and trees.
 #
 # ### Exercise 5: The ring
 #
-# **What.** Write `ring_all_reduce(comm, values)` for a vector of any length, on 1, 2, 3 or 4 ranks. **Why.**
-# It is the algorithm that made large-scale data parallelism affordable. **Signature.** As in exercise 4. Each
-# step sends one chunk, so a rank sends $2(N-1)/N$ times the bytes of the vector in all.
+# **What.** Write `ring_all_reduce(comm, values)` for a vector of any length, on 1, 2, 3 or 4 ranks. **Why.** With
+# it, the bytes per rank hardly grow with the number of ranks. **Signature.** As in exercise 4. Each step sends
+# one chunk.
 #
 # <details><summary>Hint 1: the idea</summary>Two loops over <code>range(comm.size - 1)</code>, one per phase.
-# If all ranks called Send first, all would wait, so use <code>comm.Sendrecv</code>. <code>chunks =
-# np.array_split(result, comm.size)</code> also cuts lengths that the number of ranks does not divide. The
-# chunks are views: writing into one writes into <code>result</code>.</details>
+# Use <code>comm.Sendrecv</code>. <code>chunks = np.array_split(result, comm.size)</code> also cuts lengths that
+# the number of ranks does not divide. Writing into a chunk writes into <code>result</code>.</details>
 #
-# <details><summary>Hint 2: a smaller case</summary>Go through the example above with rank 0 of 2. Phase 1,
-# step 0: it sends <code>chunks[0]</code>, receives into an empty array like <code>chunks[(0 - 0 - 1) %
-# 2]</code>, which is chunk 1, and adds. Phase 2, step 0: it sends <code>chunks[(0 + 1 - 0) % 2]</code>, chunk
-# 1, and receives right into <code>chunks[0]</code>.</details>
+# <details><summary>Hint 2: a smaller case</summary>Rank 0 of 2 in the example above. Phase 1: it sends
+# <code>chunks[0]</code>, receives into an empty array like <code>chunks[1]</code>, and adds. Phase 2: it sends
+# <code>chunks[1]</code>, and receives right into <code>chunks[0]</code>.</details>
 #
 # <details><summary>Hint 3: nearly the lines</summary>Phase 1: <code>mine = chunks[(rank - step - 1) %
 # size]</code>, <code>received = np.empty_like(mine)</code>, <code>comm.Sendrecv(chunks[(rank - step) % size],
@@ -800,23 +677,21 @@ def ring_all_reduce(comm, values):
 exercises.check_ring_all_reduce(ring_all_reduce)
 
 # %% [markdown]
-# The next cell records the messages of *your* ring on four ranks and shows them step by step. Use the slider,
-# the buttons or the arrow keys. It also works while your ring is still wrong: a slanted arrow shows a chunk that
-# was added to another chunk. If your ring ends in a deadlock, the last step shows the line in which each rank
-# waits.
+# The next cell shows the messages of *your* ring on four ranks step by step, also while it is still wrong. A
+# slanted arrow shows a chunk that was added to another chunk. In a deadlock, the last step shows the line in
+# which each rank waits.
 
 # %%
 show_ring(ring_all_reduce)
 
 # %% [markdown]
 # Rank $r$ begins with 1, 2, 3 and 4 times $10^r$, so the digits of a value show whose values it contains. In
-# the first phase the values that are sent grow. For example, 1 becomes 11 and then 111 on its way. In the
-# second phase every value is a complete sum, such as 1111, and replaces what was there.
+# the first phase 1 becomes 11 and then 111 on its way. In the second phase every value is a complete sum.
 #
 # ## Bytes of an all-reduce
 #
 # How many bytes pass through the busiest rank, in and out? This number limits the speed, because a rank's
-# connection to the network can carry only so many bytes per second. Let the array have $S$ bytes.
+# connection to the network has a limited speed. Let the array have $S$ bytes.
 #
 # * **Root algorithm.** Rank 0 receives $N-1$ arrays and sends $N-1$ arrays.
 # * **Tree** (for $N$ a power of two). Rank 0 receives one array in each of the $\log_2 N$ steps up, and sends
@@ -831,320 +706,166 @@ show_ring(ring_all_reduce)
 # | tree | $2\log_2(N)\,S$ | $2\log_2 N$ |
 # | ring | $4\,\frac{N-1}{N}\,S$ | $2(N-1)$ |
 #
-# The ring's number is nearly independent of $N$: it approaches $4S$. That is why a ring scales. Its number of
-# steps grows with $N$, however, so the ring is slow for small arrays on many ranks, where the time per
-# message counts and not the bytes.
+# The ring's number approaches $4S$, whatever $N$ is. With 16 ranks and 1 MB it is $4 \cdot 15/16 = 3.75$ MB, one
+# eighth of the root's 30 MB. That is why a ring scales. Its number of steps grows with $N$, however.
 #
-# ### Exercise 6: Bytes through the busiest rank
+# **Latency and bandwidth.** The time of one message has two parts: the **latency** $\alpha$, the time that even
+# an empty message takes, and the size divided by the **bandwidth** $\beta$, the bytes per second. A message of
+# $m$ bytes takes about $\alpha + m/\beta$ seconds. For example, with $\alpha = 5$ µs and $\beta = 2$ GB/s, 1 KB
+# takes 5.5 µs, nearly all of it latency, and 16 MB takes 8.4 ms, nearly all of it bandwidth. So for small arrays
+# the number of steps decides and a tree is faster. For large arrays the bytes decide and a ring is faster.
 #
-# **What.** Write `busiest_bytes(algorithm, ranks, size)`. **Why.** You need such a formula whenever you
-# estimate whether a network is fast enough (lab 18). **Signature.** `algorithm` is "naive" (the root
-# algorithm), "tree" or "ring", `ranks` is a power of two, and `size` is the number of bytes of the array.
-# Return the bytes that the busiest rank sends and receives together.
+# ### Exercise 6: Review four patches of the ring
 #
-# <details><summary>Hint 1: the idea</summary>Use the second column of the table.</details>
+# **Level:** choose and justify.
 #
-# <details><summary>Hint 2: a smaller case</summary>For 4 ranks and 1000 bytes: root 2 * 3 * 1000 = 6000, tree
-# 2 * 2 * 1000 = 4000, ring 4 * 3/4 * 1000 = 3000.</details>
+# `ring_mean` is a ring that also divides the sum by the number of ranks. A colleague proposes four patches of it,
+# and has tested each with 2 ranks and 8 values. The next cell prints them.
 #
-# <details><summary>Hint 3: nearly the lines</summary>Make a dict from the name to the number of arrays, for
-# example <code>"tree": 2 * np.log2(ranks)</code>, and multiply its value by <code>size</code>.</details>
+# **What.** Decide which patches are correct. For each of the others give a case in which it fails: a number of
+# ranks and the length of the vector. A patch fails if a rank does not return the mean, or if the ranks wait for
+# ever. **Why.** Such mistakes pass a test with one small case. The check runs the patches with your cases on
+# simulated ranks, whose `Send` buffers 4 KB like Open MPI.
+#
+# <details><summary>Hint 1: the idea</summary>Each patch changes where chunks begin, how sums are formed, or in
+# which order a rank sends and receives. For which numbers does that make a difference?</details>
+#
+# <details><summary>Hint 2: a smaller case</summary>Compute the chunks of 9 values on 2 ranks, and the result of
+# 3 ranks with one value each, for example 0, 0 and 3.</details>
+#
+# <details><summary>Hint 3: nearly the lines</summary><code>"c": {"ranks": 2, "length": n}</code>, where a
+# chunk of <code>n / 2</code> values of 8 bytes is larger than 4 KB.</details>
+
+# %%
+print(RING_REVIEW)
 
 
 # %%
-def busiest_bytes(algorithm, ranks, size):
-    """Return the bytes that the busiest rank sends and receives in an all-reduce."""
-    # BEGIN SOLUTION: return the bytes in and out of the busiest rank
-    arrays = {
-        "naive": 2 * (ranks - 1),
-        "tree": 2 * np.log2(ranks),
-        "ring": 4 * (ranks - 1) / ranks,
+def review_ring():
+    """Return for each patch "correct", or a case in which it fails."""
+    # BEGIN SOLUTION: return {"a": "correct", "b": {"ranks": 2, "length": 8}, ...} with your verdicts
+    return {
+        "a": "correct",  # rounded up, the last chunks are shorter, and equal on all ranks
+        "b": {"ranks": 4, "length": 8},  # half of a half
+        "c": {"ranks": 2, "length": 20_000},  # large messages: all ranks wait in Send
+        "d": {"ranks": 2, "length": 9},  # the last value is in no chunk
     }
-    return arrays[algorithm] * size
     # END SOLUTION
 
 
 # %%
-rank_exercises.check_busiest_bytes(busiest_bytes)
+check_review_ring(review_ring)
 
 # %% [markdown]
-# The next cell counts the bytes of *your* two all-reduces on 2, 3 and 4 ranks, and draws your formula next to
-# them. Predict the ring's number first: how many MB pass through a rank for an array of 1 MB on 16 ranks?
-
-# %%
-# Prediction 2: MB through each rank of the ring, 16 ranks, array of 1 MB. Replace both values of None.
-prediction = workbook.predict(2, None, reason=None)
-
-
-# %% tags=["folded"]
-def count_bytes(comm, length):
-    """Bytes through this rank when the first 2, 3 and 4 ranks do it: rank 0 is the busiest."""
-    from hvdlab.exercises.harness.counting_communicator import Counting
-
-    rows = []
-    for ranks in (2, 3, 4):
-        some = comm.Split(color=int(comm.rank < ranks))  # those below `ranks`, and the others
-        row = {}
-        for name, all_reduce in (("naive", naive_all_reduce), ("ring", ring_all_reduce)):
-            counting = Counting(some)
-            all_reduce(counting, np.zeros(length, dtype=np.float32))
-            row[name] = counting.sent + counting.received
-        rows.append(row)
-    return rows
-
-
-OURS = naive_all_reduce, ring_all_reduce
-rows = call(count_bytes, 250_000, ranks=4, uses=OURS)[0]
-ranks = np.array([2, 4, 8, 16])
-figure, axes = plt.subplots()
-for name in ("naive", "tree", "ring"):
-    formula = [busiest_bytes(name, n, 1) for n in ranks]
-    (line,) = axes.plot(ranks, formula, "--", label=f"{name}, your formula")
-    if name in rows[0]:
-        counted = [row[name] / 1e6 for row in rows]
-        axes.plot([2, 3, 4], counted, "o", color=line.get_color(), label=f"{name}, counted")
-predicted(axes, prediction, x=16)
-axes.set(xlabel="ranks", ylabel="MB through the busiest rank\nfor an array of 1 MB")
-axes.legend()
-describe(
-    figure,
-    "Megabytes through the busiest rank against the number of ranks for an array of 1 MB. The root "
-    "algorithm grows linearly to 30, the tree to 8, and the ring stays below 4.",
-)
-
-# %% [markdown]
-# On 2 ranks all three algorithms move 2 MB through each rank. From 4 ranks on the ring moves the fewest
-# bytes. With 16 ranks its number is $4 \cdot 15/16 = 3.75$ MB, one eighth of the root's 30 MB.
+# ## A distributed optimizer
 #
-# ## Time of an all-reduce
+# `parallel_gradient` averages after the backward pass. Horovod and DDP begin earlier. PyTorch calls a *hook*, a
+# function that you register with `parameter.register_post_accumulate_grad_hook(function)`, when the gradient of a
+# parameter is complete. The last layers are first. Several gradients share a *bucket*, one array, and so one
+# message and its latency. `request = comm.Iallreduce(values, total)` starts an all-reduce and returns at once.
+# After `request.Wait()` the array `total` has the sum.
 #
-# The time of one message has two parts: the **latency** $\alpha$, the time that even an empty message takes,
-# and the size divided by the **bandwidth** $\beta$, the bytes per second. A message of $m$ bytes takes about
-# $\alpha + m/\beta$ seconds. For example, with $\alpha = 5$ µs and $\beta = 2$ GB/s, 1 KB takes 5.5 µs,
-# nearly all of it latency, and 16 MB takes 8.4 ms, nearly all of it bandwidth.
+# ### Exercise 7: Write a distributed optimizer
 #
-# Benchmarks such as nccl-tests report two measures. The *algorithm bandwidth* is the size of the array
-# divided by the time. The *bus bandwidth* multiplies it by $2(N-1)/N$, the arrays that each rank must send in
-# any case. It can be compared across numbers of ranks.
+# **Level:** blank page.
 #
-# $$\text{algbw} = \frac{\text{bytes}}{t}, \qquad \text{busbw} = \text{algbw} \cdot \frac{2(N-1)}{N}.$$
+# Write `distributed_optimizer(comm, optimizer, bucket_bytes)`. It returns an object with the methods `step` and
+# `zero_grad`, which a training loop uses in place of `optimizer`, an optimizer of PyTorch. `comm` has `rank`,
+# `size` and `Iallreduce`. All ranks start with the same weights. The check measures on two and on three ranks:
+#
+# * after three steps with momentum, the weights differ by at most $10^{-6}$ between the ranks, and from one
+#   process with the batches of all ranks;
+# * `step` waits for every all-reduce before it changes weights;
+# * the exchange takes as few all-reduces as buckets of at most `bucket_bytes` allow;
+# * the first all-reduce begins, and is not waited for, before the backward pass has ended;
+# * a parameter that has no gradient on one rank counts as zeros there, and no rank waits for ever;
+# * two backward passes before a `step` give the right weights, or an error in the second pass.
+#
+# <details><summary>Hint 1: the idea</summary>Sort the parameters into buckets before training. The hook notes that
+# a gradient is ready, and sends the next bucket if all of its gradients are ready. So all ranks send in the same
+# order. <code>step</code> sends the rest, waits, and stores the means in <code>p.grad</code>.</details>
+#
+# <details><summary>Hint 2: a smaller case</summary>Begin with one bucket for all parameters, sent in
+# <code>step</code>. It satisfies four of the six points.</details>
+#
+# <details><summary>Hint 3: nearly the lines</summary>The parameters are <code>[p for group in
+# optimizer.param_groups for p in group["params"]]</code>, in reverse. A bucket is <code>torch.cat([g.ravel() for
+# g in gradients]).numpy()</code>.</details>
 
 
 # %%
-def measure(comm, sizes):
-    """The time of some all-reduces at each size in bytes: the slowest rank, the median of some rounds."""
-    from mpi4py import MPI
+def distributed_optimizer(comm, optimizer, bucket_bytes):
+    """Return an object with `step` and `zero_grad` that averages the gradients of an optimizer over the ranks."""
+    # BEGIN SOLUTION: register hooks, send buckets, and return an object with step and zero_grad
+    import torch
 
-    def mpi_all_reduce(comm, values):
-        total = np.empty_like(values)
-        comm.Allreduce(values, total)
-        return total
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def mpi_same_array_all_reduce(comm, values):
-        comm.Allreduce(values, kept)
-        return kept
+    class DistributedOptimizer:
+        def __init__(self):
+            self.buckets, self.ready, self.sent = [], set(), []
+            for p in reversed(parameters):  # the gradients of the last layers are ready first
+                if not self.buckets or self.bytes_of_last() + p.nbytes > bucket_bytes:
+                    self.buckets.append([])
+                self.buckets[-1].append(p)
+                p.register_post_accumulate_grad_hook(self.gradient_is_ready)
 
-    rows = []
-    for nbytes in sizes:
-        kept = np.zeros(nbytes // 4, dtype=np.float32)  # used again in every round
-        values, rounds = np.zeros(nbytes // 4, dtype=np.float32), max(5, min(100, 2**23 // nbytes))
-        mine, slowest = np.empty(rounds), np.empty(rounds)
-        for all_reduce in (
-            naive_all_reduce,
-            ring_all_reduce,
-            mpi_all_reduce,
-            mpi_same_array_all_reduce,
-        ):
-            all_reduce(comm, values)  # the first call makes connections
-            for i in range(rounds):
-                comm.Barrier()
-                start = MPI.Wtime()
-                all_reduce(comm, values)
-                mine[i] = MPI.Wtime() - start
-            comm.Allreduce(mine, slowest, MPI.MAX)
-            row = {"bytes": nbytes, "milliseconds": 1000 * np.median(slowest)}
-            rows.append({"algorithm": all_reduce.__name__.removesuffix("_all_reduce"), **row})
-    return rows
+        def bytes_of_last(self):
+            return sum(p.nbytes for p in self.buckets[-1])
 
+        def gradient_is_ready(self, p):
+            if p in self.ready:
+                raise RuntimeError("a second backward before step is not supported")
+            self.ready.add(p)
+            for bucket in self.buckets[len(self.sent) :]:  # in the same order on all ranks
+                if not self.ready.issuperset(bucket):
+                    break
+                self.send(bucket)
 
-# %% [markdown]
-# We compare your two functions with MPI's own `comm.Allreduce`, for arrays of 1 KB to 16 MB. It runs twice:
-# once with a new array for the result in every call, and once with an array that is kept. The reference has
-# no results of the second. For orientation, the next cell measures how long one process takes to copy 16 MB
-# within memory. On one node a message is also a copy in memory.
+        def send(self, bucket):
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+            flat = torch.cat([g.ravel() for g in gradients]).numpy()
+            total = np.empty_like(flat)
+            self.sent.append((total, comm.Iallreduce(flat, total)))
 
-# %%
-values, spans = np.ones(2**22, dtype=np.float32), []
-for _ in range(5):
-    start = perf_counter()
-    values.copy()
-    spans.append(1000 * (perf_counter() - start))
-print(f"{np.median(spans):.1f} ms to copy 16 MB")
+        def step(self):
+            for bucket in self.buckets[len(self.sent) :]:
+                self.send(bucket)
+            for bucket, (total, request) in zip(self.buckets, self.sent, strict=True):
+                request.Wait()
+                means = torch.from_numpy(total / comm.size).split([p.numel() for p in bucket])
+                for p, mean in zip(bucket, means, strict=True):
+                    p.grad = mean.view_as(p)
+            self.ready.clear()
+            self.sent.clear()
+            optimizer.step()
 
-# %% [markdown]
-# On 2 ranks the root algorithm and the ring move the same bytes. Which of *your* two functions needs less
-# time for 16 MB on 2 ranks, and why?
+        def zero_grad(self):
+            optimizer.zero_grad()
 
-# %%
-# Prediction 3: "naive", "ring" or "equal", and why? Replace both values of None.
-faster = workbook.predict(3, None, reason=None)
-
-# %% tags=["folded"]
-SIZES = by_run_length(
-    quick=[2**10, 2**17, 2**20],
-    learner=[4**k for k in range(5, 13)],
-    reference=[4**k for k in range(5, 13)],
-)
-
-
-def all_reduce_time(ranks, repeat):
-    rows = call(measure, SIZES, ranks=ranks, timeout=300, uses=OURS)[0]
-    for row in rows:
-        gigabytes, seconds = row["bytes"] / 1e9, row["milliseconds"] / 1e3
-        row["KB"] = row["bytes"] // 1024
-        row["busbw"] = gigabytes / seconds * 2 * (ranks - 1) / ranks
-    return rows
-
-
-times = sweep("allreduce_time", all_reduce_time, grid(ranks=[2, 4], repeat=seeds(3, 5)))
-
-# %% tags=["folded"]
-shipped_times = reference("allreduce_time")
-ALGORITHMS = {"naive": "root", "ring": "ring", "mpi": "comm.Allreduce"}
-ALGORITHMS["mpi_same_array"] = "comm.Allreduce, same result array"
-
-
-def draw_times(column, label):
-    figure, both = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
-    for axes, ranks in zip(both, (2, 4), strict=True):
-        mine = times[times["ranks"] == ranks]
-        theirs = shipped_times[shipped_times["ranks"] == ranks]
-        columns = {"x": "KB", "y": column, "by": "algorithm"}
-        overlay(axes, mine, theirs, **columns, labels=ALGORITHMS, times=True)
-        axes.set(xscale="log", yscale="log", title=f"{ranks} ranks", ylabel=label)
-        axes.set_xlabel("size of the array, KB")
-    both[1].get_legend().remove()
-    figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    both[0].get_legend().remove()
-    return figure
-
-
-describe(
-    draw_times("milliseconds", "time of an all-reduce, ms"),
-    "Time of all-reduces against the size of the array, for 2 and for 4 ranks. Small arrays need "
-    "microseconds, and from 1 MB on the time grows in proportion to the size.",
-)
-
-# %% tags=["folded"]
-describe(
-    draw_times("busbw", "bus bandwidth, GB/s"),
-    "Bus bandwidth of all-reduces against the size of the array, for 2 and for 4 ranks. It rises "
-    "with the size and levels off between 1 and 4 gigabytes per second.",
-)
-
-# %% tags=["folded"]
-few = [table[table["bytes"].isin([2**10, 2**20, 2**24])] for table in (times, shipped_times)]
-compare(*few, by=["ranks", "KB", "algorithm"], value="milliseconds")
-
-# %% [markdown]
-# **What the result means: latency.** From 1 KB to 64 KB the array grows 64-fold and the time grows far less.
-# That is latency. The ring has the most of it, because its $2(N-1)$ steps follow each other, and because
-# Python itself cuts the array into chunks, which takes some microseconds. **Bandwidth.** From 1 MB on the
-# time is roughly proportional to the size. Your ring is then faster than the root algorithm on 2 ranks,
-# although both move the same bytes: in the reference seven times at 1 MB (0.16 ms compared with 1.12 ms) and
-# twice at 16 MB (5.0 ms compared with 10.6 ms, medians of 5). One cause is that in the ring both ranks send and add at the same time, and in the root algorithm
-# rank 1 waits while rank 0 adds. The next section shows a second cause, which has nothing to do with
-# messages.
-#
-# ### Why comm.Allreduce looks slow here
-#
-# In the figure your ring, written in Python, is faster than MPI's own `comm.Allreduce` from 1 MB on: 0.16 ms
-# compared with 0.78 ms for 1 MB in the reference (2 ranks, medians of 5). Do not conclude that MPI is slow.
-# Look at the jump of its time between 256 KB and 1 MB, which is 13-fold for 4 times the bytes. The root
-# algorithm jumps at the same place. The ring jumps far less. All three run on one node, so their messages are
-# copies in memory. What differs is where the *result* goes.
-#
-# Each call makes a new array for the result, as `np.empty_like` does. The operating system gives memory to a
-# process in *pages* of 4 KB, and only when the process touches them for the first time. This is a **page
-# fault**, and it takes of the order of a microsecond. When arrays are freed, the memory allocator of the C
-# library returns a large free block to the system, and keeps a smaller one for the next call. On two ranks
-# the ring frees one and a half arrays per call: the result, and the received chunk, which is half an array.
-# This block stays with the process. `comm.Allreduce` with a new result frees two: the result, and an array of
-# the same size inside the library. The root algorithm frees two as well. These go back to the system, and the
-# next call must fetch every page again.
-#
-# The next cell repeats the measurement for 1 MB and counts page faults. It adds a third variant, which calls
-# `comm.Allreduce` with a result array that it keeps and uses again.
+    return DistributedOptimizer()
+    # END SOLUTION
 
 
 # %%
-def count_page_faults(comm, length, rounds):
-    """Median time and page faults per call of this rank, for three ways to compute a sum."""
-    import resource
-
-    from mpi4py import MPI
-
-    def new_array(comm, values):
-        total = np.empty_like(values)
-        comm.Allreduce(values, total)
-
-    def same_array(comm, values):
-        comm.Allreduce(values, kept)
-
-    rows, values, kept = [], np.ones(length, dtype=np.float32), np.zeros(length, dtype=np.float32)
-    for all_reduce in (ring_all_reduce, new_array, same_array):
-        seconds, faults = [], []
-        for _ in range(rounds):
-            comm.Barrier()
-            before, start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, MPI.Wtime()
-            all_reduce(comm, values)
-            seconds.append(MPI.Wtime() - start)
-            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-        row = {"page faults": int(np.median(faults)), "ms": round(1000 * np.median(seconds), 2)}
-        rows.append({"all-reduce": all_reduce.__name__, **row})
-    return rows
-
-
-measured = call(count_page_faults, 2**18, 40, ranks=2, uses=(ring_all_reduce,))[0]
-pd.DataFrame(measured).set_index("all-reduce")
-
+check_distributed_optimizer(distributed_optimizer)
 
 # %% [markdown]
-# **What the result means.** Your ring and the call with the same result array have no page faults. The call
-# with a new result array has hundreds per MB. We tried other settings for 1 MB on 2 ranks, on a machine that
-# had other work to do. The times are the shortest of 300 calls.
-#
-# | variant | page faults per call | ms |
-# |---|---|---|
-# | the ring of this lab | 0 | 0.34 |
-# | `comm.Allreduce`, new result array | 353 | 1.5 |
-# | `comm.Allreduce`, same result array | 0 | 0.34 |
-# | new result array, with the variable `MALLOC_TRIM_THRESHOLD_=4294967296`, so that freed memory stays with the process | 0 | 0.29 |
-# | new result array, with Open MPI's own ring (`OMPI_MCA_coll_tuned_use_dynamic_rules=1` and `OMPI_MCA_coll_tuned_allreduce_algorithm=4`), which needs a smaller temporary array | 0 | 0.31 |
-# | new result array, without single-copy messages (`OMPI_MCA_smsc=^cma`) | 353 | 1.8 |
-#
-# So the page faults explain the difference, and the messages do not. Without page faults `comm.Allreduce` is
-# as fast as your ring or a little faster. The lesson is useful beyond this lab: **allocate buffers once and
-# use them again**. Horovod does so with its fusion buffer (lab 5), and DDP with its buckets (lab 12).
-# Remember also that this is one node with shared memory, where 4 ranks may share 2 cores. Between nodes the
-# network is far slower than page faults, so expect other numbers on a cluster.
+# In lab 5 `hvd.DistributedOptimizer` does the same.
 #
 # ## Summary
 #
-# * Examples of one mini-batch can be processed in parallel, because their gradients are only added. Steps and
-#   epochs cannot, because each needs the weights of the one before.
+# * Examples of one mini-batch can be processed in parallel, because their gradients are only added.
 # * Data parallelism exchanges gradients, as many as weights. Model parallelism exchanges activations.
-#   Convolutions favour the first.
 # * The gradient of a batch is the mean of the shard gradients with weights $n_k/n$. For equal shards that is
 #   the plain mean.
-# * MPI starts N copies of one program. Each copy has a rank, and they exchange messages through a
-#   communicator. Collectives are called by all ranks.
+# * MPI starts N copies of one program. Each copy has a rank. Collectives are called by all ranks.
 # * Blocking sends on all ranks can end in a deadlock. Order the calls, or use `Sendrecv`.
-# * With broadcast and averaging, 4 ranks stayed within $10^{-6}$ of a single rank over 120 steps (n=3).
-#   Without the averaging they differed by 0.06, and without the broadcast by 0.05.
+# * With broadcast and averaging, 4 ranks stayed within $10^{-6}$ of a single rank over 120 steps (n=3). Without
+#   the averaging they differed by 0.06, and without the broadcast by 0.05.
 # * The root algorithm moves $2(N-1)$ arrays through its root. The ring moves $4(N-1)/N < 4$ arrays through
 #   each rank, in $2(N-1)$ steps. A tree needs only $2\log_2 N$ steps.
-# * Small arrays cost latency, large arrays cost bandwidth. Buffers that are used again avoid page faults.
+# * Hooks and buckets let the exchange begin during the backward pass.
 #
 # ## Self-check questions
 
@@ -1185,5 +906,5 @@ workbook.question(6, answer=None)
 workbook.question(6, answer="a")
 
 # %% [markdown]
-# **Next:** [lab 5](05_horovod.ipynb) lets Horovod do this work, and converts a script for one process in nine
-# edits.
+# **Optional:** [More of data parallelism](04_more_data_parallelism.ipynb). **Next:** [lab 5](05_horovod.ipynb)
+# lets Horovod do this work, and converts a script for one process in nine edits.

@@ -13,12 +13,12 @@
 # * convert a Keras or PyTorch script to any number of ranks, and say why each edit is needed;
 # * compare three options to partition a data set, and compute which fraction of the images a rank reads;
 # * diagnose missing edits from their symptoms;
-# * measure a speed-up with a fair baseline.
+# * measure a speed-up with a fair baseline, and write a training script for two ranks from an empty file.
 #
 # **Builds on** lab 1 (nodes, NVLink, PCIe), lab 3 (the paragraph "How the experiments work") and lab 4 (MPI,
-# collectives and the gradient identity). **Time**: about 135 minutes for a learner who does every exercise. The
-# computer needs about eight of them. The optional notebook [More of Horovod](05_more_horovod.ipynb) has tensor
-# fusion, the timeline, containers, and five scripts of other authors.
+# collectives and the gradient identity). **Time**: about 190 minutes for a learner who does every exercise, 40 of
+# them for exercise 12. The computer needs about ten of them. The optional notebook [More of
+# Horovod](05_more_horovod.ipynb) has tensor fusion, the timeline, containers, and five scripts of other authors.
 
 # %% tags=["folded"]
 import shutil
@@ -36,7 +36,9 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab05_horovod as exercises
 from hvdlab.exercises import lab05_script_edits as edits
+from hvdlab.exercises.lab05_own_script import check_own_script
 from hvdlab.exercises.lab05_partition import check_partition
+from hvdlab.exercises.lab05_review import TRAIN_REVIEW, check_review_train
 
 workbook = Workbook(5)
 SECONDS = by_run_length(quick=8, learner=20, reference=20)  # until a deadlock is ended
@@ -60,19 +62,17 @@ if load_fashion_mnist().synthetic:
 # ## Horovod and its history
 #
 # **What it is.** Horovod is a library for *synchronous* data-parallel training: all ranks average their
-# gradients in every step, and no rank starts the next step earlier. The name is that of a Russian folk dance
-# in a circle, like the ring all-reduce of lab 4. Horovod works with TensorFlow, Keras, PyTorch and Apache
-# MXNet.
+# gradients in every step. The name is that of a Russian folk dance in a circle, like the ring all-reduce of lab
+# 4. Horovod works with TensorFlow, Keras, PyTorch and Apache MXNet.
 #
 # **What it replaced.** The first method of distributed TensorFlow was the **parameter server**, a process
-# that holds weights. Workers send it gradients and get new weights back. This has two problems. First, all
-# bytes pass through the servers, so with too few servers the workers wait. Second, the script must place
-# workers, servers and every variable. With Horovod all ranks are equal and call an all-reduce.
+# that holds weights. Workers send it gradients and get new weights back. All bytes pass through the servers, so
+# with too few servers the workers wait. With Horovod all ranks are equal and call an all-reduce.
 #
 # ![On the left four workers send gradients up to a parameter server and receive weights from it, so all bytes pass the server. On the right four equal ranks hold the weights and pass gradients round a ring, so the same number of bytes passes every rank.](pictures/parameter_server.svg)
 #
-# **Who made it.** Alexander Sergeev and Mike Del Balso published it at Uber in 2017. Since 2018 it is a
-# [project of the LF AI
+# **Who made it.** Alexander Sergeev and Mike Del Balso published it at Uber in 2017. Since 2018 it is a [project of
+# the LF AI
 # Foundation](https://lfdl.io/press/2018/12/13/lf-deep-learning-welcomes-horovod-distributed-training-framework-as-newest-project/).
 #
 # ### Horovod, MPI, NCCL and the network
@@ -97,9 +97,8 @@ import horovod.torch as hvd
 print("MPI:", hvd.mpi_built(), " Gloo:", hvd.gloo_built(), " NCCL:", bool(hvd.nccl_built()))
 
 # %% [markdown]
-# This is what the installed Horovod was built with. On a machine without GPUs the course builds Horovod with
-# MPI and Gloo, and `mpirun` makes it use MPI. So **without GPUs each all-reduce in this lab is a call of
-# `MPI_Allreduce`**.
+# On a machine without GPUs the course builds Horovod with MPI and Gloo, and `mpirun` makes it use MPI. So
+# **without GPUs each all-reduce in this lab is a call of `MPI_Allreduce`**.
 #
 # ### Horovod today
 #
@@ -108,8 +107,7 @@ print("MPI:", hvd.mpi_built(), " Gloo:", hvd.gloo_built(), " NCCL:", bool(hvd.nc
 # Start new PyTorch projects with DDP or FSDP (labs 11 and 12).
 #
 # Why do you learn Horovod then? Many scripts still use it. More importantly, its calls are **explicit**: you can
-# leave one out and watch what happens. DDP does some of these tasks itself. Others remain yours, for example
-# sharding the images, and the mistakes there are the same.
+# leave one out and watch what happens. The mistakes with DDP are the same.
 #
 # ## The script for one process
 #
@@ -121,8 +119,7 @@ print("MPI:", hvd.mpi_built(), " Gloo:", hvd.gloo_built(), " NCCL:", bool(hvd.nc
 # ### The serial script on two ranks
 #
 # What happens if you start this script with `mpirun -np 2`, without any edit? `launch.run` executes this
-# command, with 257 training images and 101 *held-out* images, which only measure the accuracy. Both numbers
-# are odd on purpose.
+# command, with 257 training images and 101 *held-out* images, which only measure the accuracy.
 
 # %%
 FEW = ["--epochs", 2, "--images", 257, "--heldout", 101, "--batch-size", 32, "--lr", 0.05]
@@ -141,10 +138,7 @@ print(text(rank_report(RUNS / "serial")))
 # | loss, accuracy | training loss and held-out accuracy, as the script reports them |
 #
 # The hashes differ, so these are two networks. Each rank read all 257 images, so nothing became faster. **The
-# same serial training ran twice**, each time with random numbers of its own, and no error message reports it.
-#
-# To make it one training, the ranks must average their gradients in every step, start with the same weights,
-# read different images, and combine what they report.
+# same serial training ran twice**, and no error message reports it.
 #
 # ## The nine edits
 #
@@ -207,10 +201,9 @@ exercises.check_init(SCRIPT)
 # On a node with GPUs, every process computes on GPU 0 unless the script chooses another one. Therefore each
 # rank must choose the GPU with the number of its **local rank**, its number within its node. This is *pinning*
 # the GPU. For example, on two nodes with four GPUs each, rank 5 has local rank 1 and takes GPU 1 of
-# the second node. `hvd.rank()` would be wrong, because no node has a GPU 5, and the ranks 4 to 7 would stop
-# with an error. Without pinning, the four ranks of a node share GPU 0. With NCCL the job then stops with the
-# error "Duplicate GPU detected". Without NCCL it runs, but it is no faster, and four copies of the network must
-# fit into the memory of one GPU.
+# the second node. `hvd.rank()` would be wrong, because no node has a GPU 5. Without pinning, the four ranks of a
+# node share GPU 0. With NCCL the job then stops with the error "Duplicate GPU detected". Without NCCL it runs, but
+# it is no faster.
 #
 # ```python
 # torch.cuda.set_device(hvd.local_rank())                                        # PyTorch
@@ -222,11 +215,8 @@ exercises.check_init(SCRIPT)
 #     tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 # ```
 #
-# Without `set_memory_growth` TensorFlow reserves nearly all memory of every GPU that it sees, also of those
-# on which it does not compute.
-#
-# `rank_device(hvd)` of this course makes the same choice. It also works if each rank sees one GPU only, if
-# ranks share a GPU, and if there is no GPU ([details](05_more_horovod.ipynb)).
+# Without `set_memory_growth` TensorFlow reserves nearly all memory of every GPU that it sees. `rank_device(hvd)` of
+# this course makes the same choice, and also works without a GPU ([details](05_more_horovod.ipynb)).
 #
 # ### Exercise 2: Choose the device of each rank
 #
@@ -257,7 +247,7 @@ exercises.check_device(SCRIPT)
 # %% [markdown]
 # ## Output of one rank
 #
-# With 100 ranks the script would print 100 lines per epoch. By convention only rank 0 prints.
+# By convention only rank 0 prints.
 #
 # ### Exercise 3: Print on rank 0 only
 #
@@ -285,21 +275,17 @@ exercises.check_output(SCRIPT)
 #
 # ## Averaged gradients
 #
-# `optimizer = hvd.DistributedOptimizer(optimizer)` returns a wrapper around your optimizer. Each rank still
-# computes the gradients of its own images. Before the update the wrapper averages every gradient over all
-# ranks. So **all ranks update with the same gradient**.
+# `optimizer = hvd.DistributedOptimizer(optimizer)` returns a wrapper around your optimizer. Before the update the
+# wrapper averages every gradient over all ranks. So **all ranks update with the same gradient**.
 #
 # The wrapper adds five things between a gradient and the update:
 #
-# 1. The wrapper learns that a gradient is ready. In PyTorch a *hook* reports it, a function that PyTorch
-#    calls at this moment. Gradients of the last layers are ready first, so their exchange begins while the
-#    backward pass still works on the first layers. In Keras the module of this course exchanges all gradients
-#    after the backward pass.
+# 1. The wrapper learns that a gradient is ready. In PyTorch a *hook* reports it (lab 4), so the exchange begins
+#    during the backward pass. In Keras the module of this course exchanges all gradients after it.
 # 2. In the **negotiation** the ranks agree which gradient is next. A gradient may be averaged only when *all*
 #    ranks have it, and in the same order on all ranks, because collectives must match (lab 4).
 # 3. Small gradients are copied next to each other into one array, the **fusion buffer**. So one message
-#    carries several gradients, which is called **tensor fusion**. It saves *latency*, the time that even an
-#    empty message takes (lab 4).
+#    carries several gradients, which is called **tensor fusion**. It saves *latency* (lab 4).
 # 4. The all-reduce adds the arrays of all ranks.
 # 5. The sum is divided by the number of ranks and copied back into the gradients.
 #
@@ -319,8 +305,7 @@ exercises.check_output(SCRIPT)
 #   and `compression=chosen.compression`. Wrap the optimizer between `state = optimizer.state_dict()` and
 #   `optimizer.load_state_dict(state)`, because the wrapper begins without a state.
 #
-# The argument from `chosen` says where the gradients are averaged: on the GPU, or in the memory of the
-# processor. On a machine without GPUs it changes nothing.
+# The argument from `chosen` says where the gradients are averaged. Without GPUs it changes nothing.
 #
 # <details><summary>Hint 1: the idea</summary>Change the learning rate in the line that makes the optimizer, and
 # wrap after it.</details>
@@ -328,9 +313,8 @@ exercises.check_output(SCRIPT)
 # <details><summary>Hint 2: a smaller script</summary>PyTorch: <code>optimizer =
 # torch.optim.SGD(model.parameters(), 0.05 * hvd.size())</code>, then <code>optimizer =
 # hvd.DistributedOptimizer(optimizer, model.named_parameters())</code>. Keras: the same, without the names, and
-# before <code>model.compile(optimizer, loss)</code>. The name <code>optimizer</code> now means the wrapper. If
-# you continued with the old optimizer, Keras would average nothing and report nothing, and PyTorch would stop
-# in the second step with an AssertionError.</details>
+# before <code>model.compile(optimizer, loss)</code>. If you continued with the old optimizer, Keras would average
+# nothing and report nothing.</details>
 
 # %%
 # print(edits.diff("optimizer", FRAMEWORK))  # hint 3: uncomment to see the whole edit
@@ -370,8 +354,7 @@ if prediction is not None:
 # * **PyTorch**: call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` and then
 #   `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`. Both stand just before `model.to(device)`,
 #   because a Horovod without NCCL must not get arrays on a GPU. The weights come second, because the broadcast
-#   of the state makes a step with gradients of zero, and weight decay would move the weights in it. (*Weight
-#   decay* shrinks the weights a little in every step.)
+#   of the state makes a step, which can change the weights.
 #
 # So the order is: make the optimizer, load a checkpoint, broadcast the state, broadcast the weights,
 # `model.to(device)`, wrap the optimizer, load its state into the wrapper.
@@ -407,11 +390,9 @@ exercises.check_broadcast(SCRIPT)
 #    and rank $r$ of $N$ takes every $N$-th image of it, beginning with number $r$. If $N$ divides the number
 #    of images, every image is read exactly once per epoch. In each epoch a rank gets another random part, so it
 #    must be able to read the whole set. PyTorch's `DistributedSampler` does this, and so does `Batches(...,
-#    style="whole")`. If each rank made a permutation of its own, the parts would overlap. With four ranks no
-#    rank would read $(3/4)^4 = 32 \%$ of the images.
+#    style="whole")`. If each rank made a permutation of its own, the parts would overlap.
 # 2. **Random reads.** Every rank draws its images at random from the whole set, *with replacement*: an image
-#    can be drawn again. The ranks need only different seeds. In an epoch some images are read twice, and some
-#    never.
+#    can be drawn again. In an epoch some images are read twice, and some never.
 # 3. **Fixed shards.** The set is split once, before training. A rank keeps its shard and only reshuffles it.
 #    It needs only $1/N$ of the images on its disk. `Batches(..., style="own")` and `shard` of `tf.data` do
 #    this. Split at random, because files are often sorted by class.
@@ -420,9 +401,8 @@ exercises.check_broadcast(SCRIPT)
 #
 # **Which fraction do random reads see?** The set has $n$ images, and all ranks together make $n$ reads per
 # epoch. One read misses a given image with the probability $1 - 1/n$, so all $n$ reads miss it with the
-# probability $(1 - 1/n)^n$. For $n = 4$ this is $(3/4)^4 = 0.32$. For large $n$ it approaches $1/e = 0.37$.
-# So **random reads see about $1 - 1/e = 63 \%$ of the images in an epoch**. After three epochs $1/e^3 = 5 \%$
-# of the images have never been read.
+# probability $(1 - 1/n)^n$. For large $n$ this approaches $1/e = 0.37$. So **random reads see about $1 - 1/e = 63
+# \%$ of the images in an epoch**.
 #
 # ### Exercise 6: Three partitions
 #
@@ -486,9 +466,8 @@ describe(
 )
 
 # %% [markdown]
-# The right panel shows 1 for reshuffle and for fixed, and 0.63, 0.86, 0.95 and so on for random reads. Rank 0
-# alone stays at one half with fixed shards. Reshuffle-then-split is the standard choice if every rank can read
-# the whole set.
+# The right panel shows 1 for reshuffle and for fixed, and 0.63, 0.86, 0.95 and so on for random reads.
+# Reshuffle-then-split is the standard choice if every rank can read the whole set.
 #
 # ## Equal numbers of batches
 #
@@ -519,10 +498,8 @@ except launch.TimeUp as error:
 
 # %% [markdown]
 # To get equal numbers of batches, read a few images twice, leave a few out (`drop_last=True` of PyTorch's
-# `DistributedSampler`), or let every rank make a fixed number of steps. The argument `drop_last` of the
-# `DataLoader` is not enough: it leaves out incomplete batches, and with 32 images per batch, 96 images still
-# make 3 batches and 95 images only 2. `Batches` reads a few images twice: with 257 images on two ranks each
-# rank reads 129.
+# `DistributedSampler`), or let every rank make a fixed number of steps. `Batches` reads a few images twice: with
+# 257 images on two ranks each rank reads 129.
 #
 # ### Exercise 7: Shard the images
 #
@@ -557,7 +534,7 @@ exercises.check_sharding(SCRIPT)
 # $$\text{accuracy} = \frac{\sum_k r_k}{\sum_k n_k} \qquad\text{and not}\qquad
 # \frac{1}{N}\sum_k \frac{r_k}{n_k}.$$
 #
-# This is the weighted mean of lab 4. For example, rank 0 has 3 of 3 right and rank 1 has 1 of 2. The accuracy
+# For example, rank 0 has 3 of 3 right and rank 1 has 1 of 2. The accuracy
 # is $4/5 = 0.8$. The mean of the two accuracies is $(1 + 0.5)/2 = 0.75$, because each image of rank 1 gets a
 # larger weight. Unequal shards cause no deadlock here, because the evaluation has a single all-reduce at its
 # end.
@@ -633,10 +610,9 @@ exercises.check_checkpoint(SCRIPT)
 #
 # **Edit your copy.** After loading, send rank 0's `first_epoch` to all ranks with `hvd.broadcast_object`, and
 # set the learning rate again (`model.optimizer.learning_rate`, or `optimizer.param_groups[0]["lr"]`). In
-# Keras load the model with `hvd.load_model`. The broadcast of exercise 5 must stand after the loading, so
-# that it sends the loaded weights and momentum. The check kills one of two ranks, removes the last checkpoint
-# and restarts the script on two ranks. The repeated epoch must end with the same weights as before. Then the
-# check restarts the script on one rank.
+# Keras load the model with `hvd.load_model`. The broadcast of exercise 5 must stand after the loading. The check
+# kills one of two ranks, removes the last checkpoint and restarts the script on two ranks. The repeated epoch must
+# end with the same weights as before. Then the check restarts the script on one rank.
 #
 # <details><summary>Hint 1: the idea</summary>The call of <code>hvd.broadcast_object</code> must not stand
 # inside <code>if saved:</code>, because only rank 0 gets there.</details>
@@ -705,17 +681,13 @@ describe(
 
 # %% [markdown]
 # The broadcast edit reduces two networks to one. The sharding edit reduces the images that both ranks read to
-# almost none (257 is odd, so one image goes to both). The metrics edit makes the metrics equal. **A script
-# without the optimizer, broadcast, sharding or metrics edit still runs, and its loss still falls.** Only the
-# report shows the mistake.
-#
-# Your finished script also runs on several nodes without a change. Only the command differs (lab 4).
+# almost none. The metrics edit makes the metrics equal. **A script without one of these edits or the optimizer
+# edit still runs, and its loss still falls.** Only the report shows the mistake.
 #
 # ## Uncoordinated ranks compared with the finished script
 #
 # Now both scripts, the serial and the finished one, train for three epochs on 5,000 images on two ranks, with
-# 64 images per batch and rank. As in lab 3, the *reference* is the set of results that the course comes with,
-# from $n = 3$ runs with different seeds. Error bars are standard deviations.
+# 64 images per batch and rank. The reference has $n = 3$ runs with different seeds.
 #
 # The serial script makes $\lceil 5000/64 \rceil = 79$ steps per epoch on each rank. How many steps does each
 # rank make with the finished script?
@@ -808,12 +780,9 @@ compare(*first, by=["script"], value="accuracy")
 # (n\,v_1)$. For example, 9,000 images/s on one rank and 12,000 on two are a speed-up of 1.33 and an
 # efficiency of 0.67.
 #
-# **A fair baseline.** Which $v_1$ is fair depends on the question. "What does a second core bring?" compares one
-# core with two. But a single process uses all cores if nothing limits it. Therefore we set `OMP_NUM_THREADS=1`
-# and `TF_NUM_INTRAOP_THREADS=1` also for one rank. The line "strong, unfair" is one rank with two threads. "What
-# do I gain by four GPUs?" compares with the *original* script on one GPU, because the wrapper can make the
-# converted script slower on one rank. If the original makes 1,000 images/s and the converted script 900 on one
-# rank and 3,240 on four, the gain is 3.24, not 3.6.
+# **A fair baseline.** "What does a second core bring?" compares one core with two. But a single process uses all
+# cores if nothing limits it. Therefore we set `OMP_NUM_THREADS=1` and `TF_NUM_INTRAOP_THREADS=1` also for one rank.
+# The line "strong, unfair" is one rank with two threads. On GPUs compare with the *original* script on one GPU.
 #
 # A single rank processes fewer images/s with 64 images per step than with 128, because each step has a fixed
 # overhead (lab 3). Is the speed-up larger with strong or with weak scaling, and why?
@@ -894,8 +863,93 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 # 1.65 with weak scaling. Two causes of an efficiency below 1 are the exchange of gradients and the wait for
 # the slower rank. The third is the smaller batch: a single rank processes about a fifth fewer images/s with
 # 64 images per step than with 128. This lowers only the strong scaling, because only its baseline has 128
-# images per step. The unfair baseline gives another number for the same two ranks. Always report a speed-up
-# with its baseline and the number of measurements.
+# images per step. Always report a speed-up with its baseline and the number of measurements.
+#
+# ## Practice without a template
+#
+# ### Exercise 11: Review four patches of a training loop
+#
+# **Level:** choose and justify.
+#
+# The next cell prints four patches of the function `train`. It ends as soon as the held-out accuracy is not better
+# than the best one before. A colleague has tested each patch with 2 ranks, 16 images, 8 held-out images and 1
+# epoch.
+#
+# **What.** Decide which patches are correct. For each of the others give a case in which it fails. A patch fails if
+# a rank waits for ever, if as many images as ranks are left out or repeated, if the order does not change between
+# epochs, or if the accuracy is not that of all held-out images. The check runs the patches on simulated ranks.
+#
+# <details><summary>Hint 1: the idea</summary>Which number would have to be odd, or larger than 1, so that the patch
+# makes a difference?</details>
+#
+# <details><summary>Hint 2: a smaller case</summary>Two ranks have 3 and 2 held-out images, of which 3 and 1 are
+# right. What does each rank compute?</details>
+#
+# <details><summary>Hint 3: nearly the lines</summary><code>"b": {"ranks": 2, "images": 16, "heldout": 8,
+# "epochs": n}</code></details>
+
+# %%
+print(TRAIN_REVIEW)
+
+
+# %%
+def review_train():
+    """Return for each patch "correct", or a case in which it fails."""
+    # BEGIN SOLUTION: return {"a": "correct", "b": {"ranks": 2, "images": 16, "heldout": 8, "epochs": 1}, ...}
+    small = {"ranks": 2, "images": 16, "heldout": 8, "epochs": 1}
+    return {
+        "a": small | {"heldout": 9},  # the ranks have 5 and 4 images
+        "b": small | {"epochs": 2},  # the seed does not contain the epoch
+        "c": "correct",  # reads a few images twice instead of leaving them out
+        "d": small | {"epochs": 4},  # a rank ends in another epoch than the others
+    }
+    # END SOLUTION
+
+
+# %%
+check_review_train(review_train)
+
+# %% [markdown]
+# ### Exercise 12: A script from an empty file
+#
+# **Level:** blank page.
+#
+# Write the script `work/own_script.py`, in the editor, with PyTorch or Keras and Horovod. It imports nothing but
+# `hvdlab.keras.horovod` of this course. It learns which of 2,048 points are outside of a sphere:
+#
+# ```python
+# points = np.random.default_rng(1).normal(size=(2048, 16)).astype("float32")
+# labels = (points**2).sum(1) > 15.5
+# ```
+#
+# One hidden layer of 64 units is enough. `hvdlab check` and `hvdlab run -np 2 --report` watch the script from
+# outside. The check demands:
+#
+# * both ranks end with the same weights;
+# * together they read each of the 2,048 examples once per epoch, and no example twice;
+# * they make equally many steps;
+# * the training loss of the last epoch is below 0.3;
+# * the learning rate grows with the number of ranks.
+#
+# <details><summary>Hint 1: the idea</summary>Write the script for one process first, and make the edits init,
+# optimizer, broadcast and sharding.</details>
+#
+# <details><summary>Hint 2: a smaller script</summary><code>points[hvd.rank() :: hvd.size()]</code> is a
+# shard.</details>
+
+# %%
+# from hvdlab.exercises import lab05_own_script; print(lab05_own_script.SCRIPT)  # hint 3: a whole script
+
+# %%
+OWN_SCRIPT = WORK / "own_script.py"
+# BEGIN SOLUTION: write the file own_script.py, here or in the editor
+from hvdlab.exercises import lab05_own_script
+
+_ = OWN_SCRIPT.write_text(lab05_own_script.SCRIPT)
+# END SOLUTION
+
+# %%
+check_own_script(OWN_SCRIPT)
 
 # %% [markdown]
 # ## Summary

@@ -76,7 +76,7 @@ def speed(folder, ranks):
 #
 # ![Without fusion four gradients w1, b1, w2, b2 are sent by four all-reduces. With fusion they are copied next to each other into one fusion buffer, and one all-reduce sends all of them.](pictures/fusion_buffer.svg)
 #
-# ### Exercise 11: Messages after fusion
+# ### Exercise 13: Messages after fusion
 #
 # **What.** Write `fuse(sizes, threshold)`. **Why.** It predicts the messages of a network per step.
 # **Signature.** `sizes` lists the sizes of the gradients in the order in which they are ready. `threshold` is
@@ -404,6 +404,8 @@ print(subprocess.run(command, env=environment, capture_output=True, text=True).s
 #
 # ## Images that one rank has read
 #
+# With random reads $1/e^3 = 5 \%$ of the images have never been read by any rank after three epochs.
+#
 # What has *one* rank of four seen after three epochs? With fixed shards it is always 25 %. With reshuffle and
 # split the rank misses an image in an epoch with the probability 3/4, so after three epochs it has seen $1 -
 # (3/4)^3 = 58 \%$. With random reads it has made $3n/4$ reads after three epochs. All of them miss an image with
@@ -427,7 +429,7 @@ for path in transfer.SERIAL.values():
 print(f"Your copies: {TRANSFER.relative_to(LABS.parent)}")
 
 # %% [markdown]
-# ### Exercise 12: A loop of PyTorch
+# ### Exercise 14: A loop of PyTorch
 #
 # **Edit your copy** of `torch_loop.py`. Its `DataLoader` shuffles by itself, so give it a `DistributedSampler`.
 #
@@ -456,7 +458,7 @@ transfer.EDITS["torch_loop"].apply(TRANSFER / "torch_loop.py", "horovod")
 transfer.check_transfer(1, TRANSFER / "torch_loop.py")
 
 # %% [markdown]
-# ### Exercise 13: Keras with fit
+# ### Exercise 15: Keras with fit
 #
 # **Edit your copy** of `keras_fit.py`. A callback stops by the validation loss. Which ranks must see the same value?
 
@@ -473,7 +475,7 @@ transfer.EDITS["keras_fit"].apply(TRANSFER / "keras_fit.py", "horovod")
 transfer.check_transfer(2, TRANSFER / "keras_fit.py")
 
 # %% [markdown]
-# ### Exercise 14: A GradientTape
+# ### Exercise 16: A GradientTape
 #
 # **Edit your copy** of `gradient_tape.py`. The data come from `tf.data`, whose data sets have a method
 # `shard(number of parts, part)`. Wrap the optimizer by `hvdlab.keras.horovod`, because this is Keras 3.
@@ -491,7 +493,7 @@ transfer.EDITS["gradient_tape"].apply(TRANSFER / "gradient_tape.py", "horovod")
 transfer.check_transfer(3, TRANSFER / "gradient_tape.py")
 
 # %% [markdown]
-# ### Exercise 15: A class that trains
+# ### Exercise 17: A class that trains
 #
 # **Edit your copy** of `trainer.py`. The loss that it prints is a mean over all images.
 
@@ -508,7 +510,7 @@ transfer.EDITS["trainer"].apply(TRANSFER / "trainer.py", "horovod")
 transfer.check_transfer(4, TRANSFER / "trainer.py")
 
 # %% [markdown]
-# ### Exercise 16: Arguments and checkpoints
+# ### Exercise 18: Arguments and checkpoints
 #
 # **Edit your copy** of `checkpoints.py`. The check runs it twice in one folder. The second run must resume on both ranks.
 

@@ -171,25 +171,38 @@ def check_transfer(case: int, script: str | Path) -> None:
     name, script = SCRIPTS[case - 1], Path(script).absolute()
     if QUICK and case not in RUN_IN_QUICK:
         return right("(In a quick run it is not run.)")
-    try:
-        with TemporaryDirectory() as folder, chdir(folder):  # without the files of an earlier run
-            found = check(script).findings
-        with TemporaryDirectory() as folder, chdir(folder):
-            runs = [rank_report.report_of(script, *given) for given in RUNS.get(name, [()])]
-    except (LaunchError, CheckError) as error:
-        raise NotYet(f"{name}: {error}") from None
-    rank_report.show(runs[-1], 2)
-    if found:
-        first = found[0]
-        raise NotYet(f"{name}, line {first.line}: {first.title}. {first.seen} {first.fix}")
-    for number, rows in enumerate(runs):
-        if problem := _problem(rows):
+    for number, rows in enumerate(reports_of(name, script, RUNS.get(name, [()]))):
+        if problem := problem_of(rows):
             again = "after the script has resumed from its checkpoint, " if number else ""
             raise NotYet(f"{name}: {again}{problem}")
     right(f"{name}: one network on two ranks, each with its own half of the data.")
 
 
-def _problem(rows: list[rank_report.Row]) -> str:
+def reports_of(name: str, script: Path, runs: list[tuple[str, ...]]) -> list[list[rank_report.Row]]:
+    """Return the rank reports of runs of a script on two ranks, one after the other in one folder.
+
+    Args:
+        name: what messages call the script.
+        runs: the arguments of each run.
+
+    Raises:
+        NotYet: `hvdlab check` finds a mistake, or the script fails.
+    """
+    try:
+        with TemporaryDirectory() as folder, chdir(folder):  # without the files of an earlier run
+            found = check(script).findings
+        with TemporaryDirectory() as folder, chdir(folder):
+            reports = [rank_report.report_of(script, *given) for given in runs]
+    except (LaunchError, CheckError) as error:
+        raise NotYet(f"{name}: {error}") from None
+    rank_report.show(reports[-1], 2)
+    if found:
+        first = found[0]
+        raise NotYet(f"{name}, line {first.line}: {first.title}. {first.seen} {first.fix}")
+    return reports
+
+
+def problem_of(rows: list[rank_report.Row]) -> str:
     """Return what the report says against a script in which `hvdlab check` finds nothing, or ""."""
     if len(rows) < 2 or len({row.weights for row in rows}) > 1:
         return "the ranks did not train one network. Both need a training step."

@@ -6,6 +6,7 @@ import pytest
 from hvdlab.exercises import NotYet
 from hvdlab.exercises import lab04_data_parallelism as exercises
 from hvdlab.exercises.harness import mpi_ranks
+from hvdlab.exercises.lab04_distributed_optimizer import check_distributed_optimizer
 from hvdlab.exercises.lab04_rank_functions import check_pass_right
 
 pytestmark = pytest.mark.mpi
@@ -81,3 +82,40 @@ def into_equal_parts(comm, values):
 def test_a_function_that_fails_gets_a_reason(answer, says):
     with pytest.raises(NotYet, match=says):
         exercises.check_naive_all_reduce(answer)
+
+
+def sends_only_full_buckets(comm, optimizer, bucket_bytes):
+    import torch
+
+    waiting, sent = [], []
+
+    def ready(p):
+        waiting.append(p)
+        if sum(q.nbytes for q in waiting) >= bucket_bytes:
+            flat = torch.cat([q.grad.ravel() for q in waiting]).numpy()
+            sent.append((waiting.copy(), flat, comm.Iallreduce(flat.copy(), flat)))
+            waiting.clear()
+
+    class Wrapper:
+        def zero_grad(self):
+            optimizer.zero_grad()
+
+        def step(self):
+            for bucket, flat, request in sent:
+                request.Wait()
+                for k, p in enumerate(bucket):
+                    p.grad = torch.from_numpy(flat[k * 64 : k * 64 + 64] / comm.size).view_as(p)
+            sent.clear()
+            waiting.clear()
+            optimizer.step()
+
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.register_post_accumulate_grad_hook(ready)
+    return Wrapper()
+
+
+@pytest.mark.thorough
+def test_buckets_that_are_full_on_some_ranks_only_are_a_deadlock():
+    with pytest.raises(NotYet, match=r"request\.Wait\(\).*step sends the incomplete buckets, too"):
+        check_distributed_optimizer(sends_only_full_buckets)

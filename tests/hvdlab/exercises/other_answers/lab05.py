@@ -47,5 +47,49 @@ def by_recursion(sizes, threshold):
     return [np.array(sizes[:end]), *by_recursion(sizes[end:], threshold)]
 
 
+SMALL = {"ranks": 2, "images": 16, "heldout": 8, "epochs": 1}
+TRAIN_VERDICTS = {
+    "a": {"ranks": 3, "images": 100, "heldout": 101, "epochs": 1},
+    "b": {"ranks": 1, "images": 2, "heldout": 1, "epochs": 2},
+    "c": "correct",
+    "d": {"ranks": 4, "images": 16, "heldout": 100, "epochs": 3},
+}
+
+
+def changed(**verdicts):
+    return lambda: TRAIN_VERDICTS | verdicts
+
+
+def in_one_case_for_all():
+    case = {"ranks": 2, "images": 33, "heldout": 25, "epochs": 10}
+    return {"a": case, "b": case, "c": "correct", "d": case}
+
+
+review_train = [
+    lambda: TRAIN_VERDICTS,
+    in_one_case_for_all,
+    lambda: {
+        "d": SMALL | {"epochs": 2},
+        "c": "correct",
+        "b": SMALL | {"epochs": 20, "ranks": 8},
+        "a": SMALL | {"heldout": 3},
+    },
+]
+REFUSED = {
+    "review_train": [
+        (changed(a="correct"), "Patch a is not correct: there is a case in which it fails."),
+        (changed(a=SMALL), "Patch a holds in your case"),
+        (changed(b=SMALL | {"heldout": 9}), "Patch b holds in your case"),
+        (changed(c=SMALL | {"images": 17}), "Patch c holds in your case"),
+        (
+            changed(c=SMALL | {"images": 33, "ranks": 4}),
+            "It holds in every case that the check tried",
+        ),
+        (changed(d="correct"), "A rank waits for ever for the others."),
+        (changed(d=SMALL | {"ranks": 1, "epochs": 5}), "There is another case in which it fails."),
+        (changed(d=SMALL | {"heldout": 1}), "each rank needs an image and a held-out image."),
+        (changed(d=SMALL | {"epochs": 21}), "epochs must be 1 to 20."),
+    ],
+}
 partition = [with_one_generator, as_the_sampler_does]
 fuse = [with_a_sum, by_recursion]
