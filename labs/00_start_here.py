@@ -94,8 +94,13 @@ entry_test.show()
 # * **Run the cells from top to bottom** with Shift+Enter. The run stops with `NotImplementedError` at each
 #   exercise, because that is where you write code.
 # * **Exercise.** The text says what your function takes and returns, and why it is needed. Replace the line
-#   `raise NotImplementedError(...)`. Three hints can be opened: the idea, a smaller case with numbers, and
-#   nearly the whole line.
+#   `raise NotImplementedError(...)`.
+# * **Hints.** The cell of an exercise, or the cell of its check, has the line `# hint()`. Remove the `#` and run the
+#   cell to open the next hint. Most exercises have three: the idea, a smaller case with numbers, and nearly the whole
+#   line. Put the `#` back before you run your own code, because each run opens one more hint.
+# * **Level.** Most exercises have a function to complete. Two other levels are named below the heading. In *choose
+#   and justify* you decide which patches of a function are correct, and give a case in which each of the others
+#   fails. In *blank page* you write a whole program, and a list says which of its properties the check measures.
 # * **Check.** The line after the exercise calls your function on cases that can be computed by hand. It prints
 #   `Right: ...`, or `Not yet: ...` with the mistake that it recognised. You can run it as often as you like.
 # * **Prediction.** Before an experiment, replace the two values `None` by your prediction and by one sentence
@@ -107,8 +112,8 @@ entry_test.show()
 # * **Self-check questions** at the end of a lab give feedback on every answer.
 # * **Solutions** are complete notebooks in `notebooks/solutions`, for example [that of lab 2](solutions/02_gradient_descent.ipynb).
 #   Try the exercise first.
-# * **What you write** goes to `notebooks/work`. Your predictions, answers and solved exercises are in
-#   `notebooks/work/answers.json` there. Nothing is sent anywhere, and nothing is graded.
+# * **What you write** goes to `notebooks/work`. Your predictions, answers, solved exercises and opened
+#   hints are in `notebooks/work/answers.json`. Nothing is sent anywhere, and nothing is graded.
 # * **Commands** such as `hvdlab ...` or `make ...` are typed in a terminal at the top of the repository, after
 #   `source .venv/bin/activate`.
 # * **Terms** are printed in bold or italics where they are defined. The [glossary](glossary.ipynb) has
@@ -117,8 +122,8 @@ entry_test.show()
 # %% [markdown]
 # ## Your progress
 #
-# The table counts your exercises, predictions and questions. In a terminal, `hvdlab progress` prints the same
-# table, and the marks of the entry test.
+# The table counts your exercises, predictions, questions and opened hints. In a terminal, `hvdlab progress` prints
+# the same table, and the marks of the entry test.
 
 # %%
 from hvdlab.course import progress

@@ -21,6 +21,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab01_why_many_gpus as exercises
 
 workbook = Workbook(1)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Learning curves and growing data sets

@@ -35,6 +35,7 @@ from hvdlab.exercises import lab01_why_many_gpus as exercises
 from hvdlab.exercises.lab01_script_edits import EDITS, ONE_CORE, check_first_script
 
 workbook = Workbook(1)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Two ranks in ten minutes

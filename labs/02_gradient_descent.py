@@ -42,6 +42,7 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab02_gradient_descent as exercises
 
 workbook = Workbook(2)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Linear model

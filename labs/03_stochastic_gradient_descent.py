@@ -37,6 +37,7 @@ from hvdlab.exercises import lab03_networks as network_exercises
 from hvdlab.exercises import lab03_stochastic_gradient_descent as exercises
 
 workbook = Workbook(3)
+hint = workbook.hint
 
 # %%
 # Write "keras" or "torch" in place of the call: the experiments are the same.

@@ -46,6 +46,7 @@ from hvdlab.launch import TimeUp, call, environment, mpirun_command, run
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 workbook = Workbook(4)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Opportunities for parallelism

@@ -39,6 +39,7 @@ from hvdlab.exercises import lab05_script_edits as edits
 from hvdlab.exercises.lab05_partition import check_partition
 
 workbook = Workbook(5)
+hint = workbook.hint
 SECONDS = by_run_length(quick=8, learner=20, reference=20)  # until a deadlock is ended
 
 # %% [markdown]
@@ -166,7 +167,7 @@ print(text(rank_report(RUNS / "serial")))
 # | resume: all ranks at the same epoch | 10 | `hvd.broadcast_object(first_epoch, root_rank=0)` | ranks wait for ever after a restart |
 #
 # A check runs your script on two ranks after each edit. Make the edit, delete the line that raises
-# `NotImplementedError`, and continue. Hint 3 is the cell below the hints, which prints the edit as a diff.
+# `NotImplementedError`, and continue. Hint 3 is the cell below each exercise, which prints the edit as a diff.
 #
 # ## Initialization
 #

@@ -47,6 +47,7 @@ from hvdlab.exercises import lab06_scaling_the_batch as exercises
 from hvdlab.exercises import lab06_straight_line as line_exercises
 
 workbook = Workbook(6)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Keras or PyTorch

@@ -38,6 +38,7 @@ from hvdlab.exercises import lab07_large_batch_remedies as exercises
 from hvdlab.exercises import lab07_schedule_and_statistics as more_exercises
 
 workbook = Workbook(7)
+hint = workbook.hint
 LAYERS = by_run_length(quick=2, learner=5, reference=5)
 IMAGES = by_run_length(quick=2_000, learner=10_000, reference=10_000)
 EPOCHS, DROPS = by_run_length(quick=(1, []), learner=(6, [3, 5]), reference=(6, [3, 5]))

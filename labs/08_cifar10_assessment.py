@@ -42,6 +42,7 @@ from hvdlab.data import load_cifar10
 from hvdlab.exercises import lab08_cifar10_assessment as exercises
 
 workbook = Workbook(8)
+hint = workbook.hint
 ROOT = LABS.parent
 WORK.mkdir(parents=True, exist_ok=True)
 

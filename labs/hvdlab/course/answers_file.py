@@ -57,8 +57,24 @@ class SolvedExercise:
             object.__setattr__(self, "exercise", id)
 
 
-KINDS = {"predictions": Prediction, "questions": QuizAnswer, "exercises": SolvedExercise}
-Entry = Prediction | QuizAnswer | SolvedExercise
+@dataclass(frozen=True)
+class OpenedHint:
+    """A hint that the learner has opened: lab, id of the exercise, number of the hint from 1, and when."""
+
+    lab: int
+    exercise: str
+    number: int
+    time: str
+
+
+KINDS = {
+    "predictions": Prediction,
+    "questions": QuizAnswer,
+    "exercises": SolvedExercise,
+    "hints": OpenedHint,
+}
+ADDED = ("hints",)  # files of earlier versions lack these
+Entry = Prediction | QuizAnswer | SolvedExercise | OpenedHint
 
 
 class AnswersFile:
@@ -75,6 +91,7 @@ class AnswersFile:
         """
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
+            kept = {**dict.fromkeys(ADDED, []), **kept}
             return [KINDS[kind](**entry) for kind in KINDS for entry in kept[kind]]
         except FileNotFoundError:
             return []
