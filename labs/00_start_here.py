@@ -109,7 +109,8 @@ entry_test.show()
 # * **Figures.** A line is a reference result of the course, and the points are yours. Small differences come
 #   from the random seeds and from your machine. Times depend on the machine, and accuracies do not.
 # * **Hidden cells.** Cells that only draw a figure are hidden. Click on the three dots to see them.
-# * **Self-check questions** at the end of a lab give feedback on every answer.
+# * **Self-check questions** at the end of a lab give feedback on every answer. In some of them the numbers are drawn
+#   for you. These questions return in a later lab with other numbers, so that you notice what you have forgotten.
 # * **Solutions** are complete notebooks in `notebooks/solutions`, for example [that of lab 2](solutions/02_gradient_descent.ipynb).
 #   Try the exercise first.
 # * **What you write** goes to `notebooks/work`. Your predictions, answers, solved exercises and opened

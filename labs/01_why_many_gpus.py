@@ -655,7 +655,7 @@ workbook.question(1, answer=6)
 workbook.question(2, answer=None)
 
 # %% tags=["solution"]
-workbook.question(2, answer=32)
+workbook.question(2, answer=0.75)
 
 # %%
 workbook.question(3, answer=None)
@@ -680,6 +680,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer="b")
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=0.28)
 
 # %% [markdown]
 # Next: [Lab 2: Gradient descent](02_gradient_descent.ipynb), where you write the step that all of this

@@ -973,7 +973,7 @@ workbook.question(1, answer="c")
 workbook.question(2, answer=None)
 
 # %% tags=["solution"]
-workbook.question(2, answer=0.25)
+workbook.question(2, answer=0.05)
 
 # %%
 workbook.question(3, answer=None)

@@ -859,6 +859,8 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 # ## Self-check questions
 #
 # *Core, 4 minutes.*
+#
+# Question 9 returns from lab 2 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -902,6 +904,18 @@ workbook.question(7, answer=None)
 # %% tags=["solution"]
 workbook.question(7, answer=1010)
 
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=0.1)
+
+# %%
+workbook.question(9, answer=None)
+
+# %% tags=["solution"]
+workbook.question(9, answer=0.1)
+
 # %% [markdown]
 # **Next:** in [lab 4](04_data_parallelism.ipynb) several processes share the work of one batch. You write the
-# exchange of the gradients yourself, and check that the result equals the training of a single process.
+# exchange of the gradients yourself.

@@ -1148,6 +1148,8 @@ pd.DataFrame(measured).set_index("all-reduce")
 # * Small arrays cost latency, large arrays cost bandwidth. Buffers that are used again avoid page faults.
 #
 # ## Self-check questions
+#
+# Question 7 returns from lab 1 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -1171,7 +1173,7 @@ workbook.question(3, answer="b")
 workbook.question(4, answer=None)
 
 # %% tags=["solution"]
-workbook.question(4, answer=175)
+workbook.question(4, answer=300)
 
 # %%
 workbook.question(5, answer=None)
@@ -1184,6 +1186,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer="a")
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=1.8)
 
 # %% [markdown]
 # **Next:** [lab 5](05_horovod.ipynb) lets Horovod do this work, and converts a script for one process in nine

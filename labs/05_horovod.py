@@ -913,6 +913,8 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 # * Two ranks were 1.31 times as fast as one with strong scaling and 1.65 times with weak scaling (n=3).
 #
 # ## Self-check questions
+#
+# Question 7 returns from lab 1 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -924,7 +926,7 @@ workbook.question(1, answer="b")
 workbook.question(2, answer=None)
 
 # %% tags=["solution"]
-workbook.question(2, answer=5)
+workbook.question(2, answer=7)
 
 # %%
 workbook.question(3, answer=None)
@@ -950,6 +952,11 @@ workbook.question(6, answer=None)
 # %% tags=["solution"]
 workbook.question(6, answer=0.84)
 
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=0.8)
+
 # %% [markdown]
-# **Optional:** [More of Horovod](05_more_horovod.ipynb). **Next:** [lab 6](06_scaling_the_batch.ipynb) asks how large the batch of all ranks together may become
-# before more ranks stop paying.
+# **Optional:** [More of Horovod](05_more_horovod.ipynb). **Next:** [lab 6](06_scaling_the_batch.ipynb) asks how large the batch may become.

@@ -898,6 +898,8 @@ pd.DataFrame(rows).set_index("network").round(1)
 # size. Open it in a browser.
 #
 # ## Self-check questions
+#
+# Question 8 returns from lab 3 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -915,7 +917,7 @@ workbook.question(2, answer=1.2)
 workbook.question(3, answer=None)
 
 # %% tags=["solution"]
-workbook.question(3, answer=800)
+workbook.question(3, answer=400)
 
 # %%
 workbook.question(4, answer=None)
@@ -941,7 +943,12 @@ workbook.question(7, answer=None)
 # %% tags=["solution"]
 workbook.question(7, answer=6000)
 
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=0.3)
+
 # %% [markdown]
-# [Lab 7, Remedies for large batches](07_large_batch_remedies.ipynb), shows what can be done when the batch
-# must be larger than you would like: scaling and warming up the learning rate, ghost batch norm, longer
-# training, growing batches, and learning rates per layer.
+# **Next:** [lab 7](07_large_batch_remedies.ipynb) shows what can be done when the batch must be larger than you
+# would like.

@@ -823,6 +823,8 @@ else:
 #   the weights.
 #
 # ## Self-check questions
+#
+# Questions 6 to 8 return from labs 5 to 7 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -853,6 +855,24 @@ workbook.question(5, answer=None)
 
 # %% tags=["solution"]
 workbook.question(5, answer="a")
+
+# %%
+workbook.question(6, answer=None)
+
+# %% tags=["solution"]
+workbook.question(6, answer=8)
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=1500)
+
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=0.068)
 
 # %% [markdown]
 # The file that you hand in is `notebooks/work/assessment.py`. **Next:** lab 9 uses one device fully, with

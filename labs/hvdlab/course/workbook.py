@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from numbers import Number
 
-from hvdlab.course import exercise_hints, experiment
+from hvdlab.course import exercise_hints, experiment, generated_questions
 from hvdlab.course.answers_file import (
     AnswersFile,
     OpenedHint,
@@ -81,11 +81,13 @@ class Question:
         return self.otherwise
 
 
-def questions(lab: int) -> list[Question]:
+def questions(lab: int, seed: int | None = None) -> list[Question]:
     """Return the questions of a lab.
 
     Args:
         lab: the number of the lab.
+        seed: of the learner, for whom the numbers of some questions are drawn (generated_questions.py). None:
+            these questions have the numbers of an example.
 
     Raises:
         WorkbookError: there is no file with the questions of this lab.
@@ -95,7 +97,16 @@ def questions(lab: int) -> list[Question]:
         raise WorkbookError(
             f"lab {lab} has no questions: there is no {QUESTIONS}/{lab:02d}_NAME.toml"
         )
-    return [Question(**entry) for entry in tomllib.loads(paths[0].read_text("utf-8"))["question"]]
+    return [
+        _question(entry, seed) for entry in tomllib.loads(paths[0].read_text("utf-8"))["question"]
+    ]
+
+
+def _question(entry: dict, seed: int | None) -> Question:
+    """Return a question of a file, whose numbers may have to be drawn."""
+    if name := entry.get("generated"):
+        return Question(**generated_questions.question(name, entry["occurrence"], seed))
+    return Question(**entry)
 
 
 class Workbook:
@@ -154,7 +165,7 @@ class Workbook:
         Raises:
             WorkbookError: there is no such question, or the answer is neither a letter of it nor a number.
         """
-        asked = questions(self.lab)
+        asked = questions(self.lab, self._file.seed() if self._file else None)
         if number not in range(1, len(asked) + 1):
             raise WorkbookError(
                 f"lab {self.lab} has the questions 1 to {len(asked)}. Received: {number!r}"

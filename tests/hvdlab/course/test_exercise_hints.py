@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
 
 from hvdlab.course import exercise_hints, experiment, lab_source
 from hvdlab.course.answers_file import AnswersFile, OpenedHint
@@ -155,3 +156,31 @@ def test_a_script_prints_text_and_keeps_nothing(tmp_path, capsys, monkeypatch):
     assert said.count("A gradient gets the weight") == 2 and said.count("a smaller case") == 1
     assert "<" not in said and "2/6 * 1.5 + 4/6 * 6.75 = 5" in said
     assert names["book"]._file is None
+
+
+KERNEL = """\
+from pathlib import Path
+from hvdlab.course import answers_file
+from hvdlab.course.workbook import Workbook
+
+answers_file.PATH = Path("answers.json")
+hint = Workbook(4).hint
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_shows_markdown_and_keeps_the_hint(tmp_path, monkeypatch):
+    monkeypatch.delenv("LAB_WORK", raising=False)
+    (asking,) = [
+        one
+        for one in cells(NOTEBOOKS / "04_data_parallelism.ipynb", "code")
+        if "def combine" in one
+    ]
+    sources = [KERNEL, asking.removeprefix("# ")]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, kernel_name="python3", timeout=120, resources=place).execute()
+    (output,) = notebook.cells[1].outputs
+    assert "**Hint 1: the idea**\n\nA gradient gets the weight" in output.data["text/markdown"]
+    file = AnswersFile(tmp_path / "answers.json")
+    assert [(one.exercise, one.number) for one in file.entries()] == [("lab04.combine", 1)]
