@@ -26,7 +26,7 @@
 #
 # | lab | minutes | what you learn there |
 # |---|---|---|
-# | [1: Why many GPUs](01_why_many_gpus.ipynb) | 65 | two ranks in ten minutes, how compute has grown, the parts of a training step, the links between GPUs |
+# | [1: Why many GPUs](01_why_many_gpus.ipynb) | 85 | two ranks in ten minutes, how compute has grown, the parts of a training step, the links between GPUs |
 # | [2: Gradient descent](02_gradient_descent.ipynb) | 130 | loss surfaces, gradients, the largest step size that converges, and what changes in a network |
 # | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 100 | the noise of small batches, throughput and time to accuracy; how the experiments of the course work |
 # | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 120 | MPI, collectives, your own ring all-reduce, and why N processes give the result of one |

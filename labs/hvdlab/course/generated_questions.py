@@ -18,8 +18,9 @@ Fields of a template:
 import math
 import random
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 
 from hvdlab.course import experiment
@@ -89,10 +90,11 @@ def evaluate(expression: str, numbers: Numbers) -> float:
     return eval(expression, FUNCTIONS, numbers)
 
 
-def templates() -> Iterator[tuple[str, Template]]:
-    """Yield each template with its name."""
-    for name, entry in tomllib.loads(TEMPLATES.read_text("utf-8")).items():
-        yield name, Template(**entry)
+@cache
+def templates() -> dict[str, Template]:
+    """Return the templates by their names."""
+    entries = tomllib.loads(TEMPLATES.read_text("utf-8"))
+    return {name: Template(**entry) for name, entry in entries.items()}
 
 
 def question(name: str, occurrence: int, seed: int | None) -> dict:
@@ -103,4 +105,4 @@ def question(name: str, occurrence: int, seed: int | None) -> dict:
         occurrence: 0 in the lab that asks first, 1 in the lab in which the question returns.
         seed: of the learner. None: the numbers of the example.
     """
-    return dict(templates())[name].question(EXAMPLE if seed is None else seed, occurrence)
+    return templates()[name].question(EXAMPLE if seed is None else seed, occurrence)
