@@ -547,7 +547,7 @@ exercises.check_step_seconds(step_seconds)
 #
 # *Optional, 25 minutes.*
 #
-# The formulas of this lab predict the time and the price of a run, before anyone rents GPUs.
+# The formulas of this lab predict time and price of a run, before anyone rents GPUs.
 #
 # ### Exercise 6: Review of four patches
 #
@@ -556,7 +556,7 @@ exercises.check_step_seconds(step_seconds)
 # **What:** a colleague proposes four patches of `ring_seconds`. Decide which of them are correct. For each of the
 # others give a case in which it does not return the time of a ring all-reduce.
 #
-# **Why:** a test with eight equal links, the usual node, finds none of the faults.
+# **Why:** a test with eight equal links finds none of the faults.
 #
 # **Signature:** `review_ring()` returns a dict with the keys "a", "b", "c" and "d". A value is "correct", or a case
 # such as `{"links": [4e9, 4e9, 4e9]}`, the bandwidths of a ring of three ranks. The array always has 8 GB.
@@ -612,7 +612,7 @@ lab01_cluster.check_review_ring(review_ring)
 # A run has `steps`. In a step the ranks divide the work, for which one GPU needs `seconds`, and then they average
 # `size` bytes. Nothing overlaps.
 #
-# **Rubric:** the check measures these properties.
+# **Rubric:** the check measures five properties.
 #
 # * *Deadline:* the chosen offer completes the run in time.
 # * *Price:* it has the lowest cost of the whole run among the offers in time.
@@ -626,7 +626,7 @@ print(lab01_cluster.RUN, *lab01_cluster.OFFERS, sep="\n")
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Compute for each offer the seconds of a step, then the hours of the run, then its cost.
+# Compute for each offer the seconds of a step, the hours of the run, and its cost.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -637,8 +637,8 @@ print(lab01_cluster.RUN, *lab01_cluster.OFFERS, sep="\n")
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `step = run["seconds"] / gpus + ring_seconds(run["size"], offer["links"])` with `gpus = len(offer["links"])`. Keep
-# the costs of the offers in time in a dict, and use `min(costs, key=costs.get, default=None)`.
+# A step takes `run["seconds"] / gpus` and the exchange of exercise 4. Keep the costs of the offers in time in a
+# dict, and use `min(costs, key=costs.get, default=None)`.
 #
 # </details>
 
@@ -650,7 +650,8 @@ def choose_offer(offers, run, hours):
     costs = {}
     for offer in offers:
         gpus = len(offer["links"])
-        step = run["seconds"] / gpus + ring_seconds(run["size"], offer["links"])
+        exchange = 2 * (gpus - 1) / gpus * run["size"] / min(offer["links"])
+        step = run["seconds"] / gpus + exchange
         needed = run["steps"] * step / 3600
         if needed <= hours:
             costs[offer["name"]] = needed * gpus * offer["price"]
@@ -664,8 +665,8 @@ for hours in (24, 2):
     print(f"{hours:2} hours:", choose_offer(lab01_cluster.OFFERS, lab01_cluster.RUN, hours))
 
 # %% [markdown]
-# Without haste a single GPU is cheapest, because it exchanges nothing. Several GPUs always cost more per result,
-# and they are worth it where time counts. The office network is never chosen, although its GPUs are the cheapest.
+# Without haste a single GPU is cheapest, because it exchanges nothing. Several GPUs cost more per result,
+# and they are worth it where time counts. The office is never chosen, although its GPUs are cheapest.
 
 # %% [markdown]
 # ## MPI, NCCL, Gloo and Horovod
