@@ -66,7 +66,8 @@ class Template:
         """
         numbers = self._draws(seed)[occurrence]
         mistakes = [
-            (evaluate(expression, numbers), sentence) for expression, sentence in self.mistakes
+            (float(f"{evaluate(expression, numbers):.4g}"), sentence)  # a learner rounds, too
+            for expression, sentence in self.mistakes
         ]
         texts = {
             name: getattr(self, name).format(**numbers)

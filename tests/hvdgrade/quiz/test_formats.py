@@ -203,7 +203,7 @@ def test_the_command_writes_the_labs_that_are_named_and_refuses_others(tmp_path)
     out = tmp_path / "day.xml"
     answer = quiz(out, "--format", "moodle", "--lab", "5", "4")
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout == f"{out}: 12 questions of 2 labs\n"
+    assert answer.stdout == f"{out}: 14 questions of 2 labs\n"
     assert "Lab 4: " in out.read_text(encoding="utf-8")
     wrong = quiz(tmp_path / "no.zip", "--format", "qti", "--lab", "19")
     assert wrong.returncode == 2 and not (tmp_path / "no.zip").exists()
