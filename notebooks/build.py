@@ -142,6 +142,7 @@ def _close_hints(cells, lab):
     for cell in cells:
         if cell.cell_type == "markdown":
             cell.source = exercise_hints.without_hints(cell.source)
+    cells[:] = [cell for cell in cells if cell.cell_type == "code" or cell.source]
 
 
 def _exercises_before(path: Path) -> int:
