@@ -26,7 +26,7 @@
 #
 # | lab | minutes | what you learn there |
 # |---|---|---|
-# | [1: Why many GPUs](01_why_many_gpus.ipynb) | 65 | two ranks in ten minutes, how compute has grown, the parts of a training step, the links between GPUs |
+# | [1: Why many GPUs](01_why_many_gpus.ipynb) | 85 | two ranks in ten minutes, how compute has grown, the parts of a training step, the links between GPUs |
 # | [2: Gradient descent](02_gradient_descent.ipynb) | 160 | loss surfaces, gradients, the largest step size that converges, and what changes in a network |
 # | [3: SGD and batch size](03_stochastic_gradient_descent.ipynb) | 135 | the noise of small batches, throughput and time to accuracy; how the experiments of the course work |
 # | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 155 | MPI, collectives, your own ring all-reduce and distributed optimizer, and why N processes give the result of one |
@@ -94,8 +94,13 @@ entry_test.show()
 # * **Run the cells from top to bottom** with Shift+Enter. The run stops with `NotImplementedError` at each
 #   exercise, because that is where you write code.
 # * **Exercise.** The text says what your function takes and returns, and why it is needed. Replace the line
-#   `raise NotImplementedError(...)`. Three hints can be opened: the idea, a smaller case with numbers, and
-#   nearly the whole line.
+#   `raise NotImplementedError(...)`.
+# * **Hints.** The cell of an exercise, or the cell of its check, has the line `# hint()`. Remove the `#` and run the
+#   cell to open the next hint. Most exercises have three: the idea, a smaller case with numbers, and nearly the whole
+#   line. Put the `#` back before you run your own code, because each run opens one more hint.
+# * **Level.** Most exercises have a function to complete. Two other levels are named below the heading. In *choose
+#   and justify* you decide which patches of a function are correct, and give a case in which each of the others
+#   fails. In *blank page* you write a whole program, and a list says which of its properties the check measures.
 # * **Check.** The line after the exercise calls your function on cases that can be computed by hand. It prints
 #   `Right: ...`, or `Not yet: ...` with the mistake that it recognised. You can run it as often as you like.
 # * **Prediction.** Before an experiment, replace the two values `None` by your prediction and by one sentence
@@ -104,11 +109,12 @@ entry_test.show()
 # * **Figures.** A line is a reference result of the course, and the points are yours. Small differences come
 #   from the random seeds and from your machine. Times depend on the machine, and accuracies do not.
 # * **Hidden cells.** Cells that only draw a figure are hidden. Click on the three dots to see them.
-# * **Self-check questions** at the end of a lab give feedback on every answer.
+# * **Self-check questions** at the end of a lab give feedback on every answer. In some of them the numbers are drawn
+#   for you. These questions return in a later lab with other numbers, so that you notice what you have forgotten.
 # * **Solutions** are complete notebooks in `notebooks/solutions`, for example [that of lab 2](solutions/02_gradient_descent.ipynb).
 #   Try the exercise first.
-# * **What you write** goes to `notebooks/work`. Your predictions, answers and solved exercises are in
-#   `notebooks/work/answers.json` there. Nothing is sent anywhere, and nothing is graded.
+# * **What you write** goes to `notebooks/work`. Your predictions, answers, solved exercises and opened
+#   hints are in `notebooks/work/answers.json`. Nothing is sent anywhere, and nothing is graded.
 # * **Commands** such as `hvdlab ...` or `make ...` are typed in a terminal at the top of the repository, after
 #   `source .venv/bin/activate`.
 # * **Terms** are printed in bold or italics where they are defined. The [glossary](glossary.ipynb) has
@@ -117,8 +123,8 @@ entry_test.show()
 # %% [markdown]
 # ## Your progress
 #
-# The table counts your exercises, predictions and questions. In a terminal, `hvdlab progress` prints the same
-# table, and the marks of the entry test.
+# The table counts your exercises, predictions, questions and opened hints. In a terminal, `hvdlab progress` prints
+# the same table, and the marks of the entry test.
 
 # %%
 from hvdlab.course import progress

@@ -18,6 +18,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab00_algebra as exercises
 
 workbook = Workbook(entry_test.LAB)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Entry test

@@ -5,9 +5,9 @@
 # computes it for real training runs. No later lab needs it.
 #
 # **After this notebook you can** fit a power law to a learning curve, and compute the data, the operations, the
-# GPU-days and the best model size of a training run.
+# GPU-days and the best model size of a training run, and compare training with inference.
 #
-# **Builds on** lab 1. **Time:** 35 minutes. The computer needs a few seconds of them.
+# **Builds on** lab 1. **Time:** 40 minutes. The computer needs a few seconds of them.
 
 # %% tags=["folded"]
 import math
@@ -21,6 +21,7 @@ from hvdlab.course.workbook import Workbook
 from hvdlab.exercises import lab01_why_many_gpus as exercises
 
 workbook = Workbook(1)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Learning curves and growing data sets
@@ -66,7 +67,7 @@ for n, error in zip(few, measured, strict=True):
     print(f"{n:5} examples: error {error:.3f}")
 
 # %% [markdown]
-# ### Exercise 6: Fit a power law
+# ### Exercise 8: Fit a power law
 #
 # **What:** return $a$ and $b$ of the power law that fits given points best.
 #
@@ -106,7 +107,7 @@ def fit_power_law(n, error):
 exercises.check_fit_power_law(fit_power_law)
 
 # %% [markdown]
-# ### Exercise 7: Predict the data for a smaller error
+# ### Exercise 9: Predict the data for a smaller error
 #
 # **What:** return the number of examples at which the power law reaches a given error.
 #
@@ -242,7 +243,7 @@ describe(
 # the model grows more slowly than the data, looked for the best model for given data and not for given
 # compute, and their networks were smaller. For large language models, follow Hoffmann et al.
 #
-# ### Exercise 8: The best model for a given compute
+# ### Exercise 10: The best model for a given compute
 #
 # **What:** return the number of parameters and the number of tokens that use a compute of $C$ operations with
 # $r$ tokens per parameter.
@@ -305,11 +306,16 @@ for operations in (5.8e23, 5.8e25):
 # expensive*. This is good news for engineers, because more and better used hardware solves an expensive
 # problem, but not an unpredictable one.
 #
+# Not every good result needs such runs. The network of ["Attention is all you
+# need"](https://arxiv.org/abs/1706.03762), on which today's language models are based, needed
+# 0.089 petaflop/s-days (OpenAI). Many GPUs are worth their price where one can predict how much better the result
+# becomes.
+#
 # How well the hardware is used can be stated as a number. The **utilisation** is the fraction of the peak
 # speed that a training run reaches. It is below 1 because a GPU waits for data, for its memory and for the
 # other GPUs. For example, Llama 3 405B reached 38 to 43 %.
 #
-# ### Exercise 9: GPU-days of a training run
+# ### Exercise 11: GPU-days of a training run
 #
 # **What:** return the days that one GPU would need for a training run.
 #
@@ -358,3 +364,34 @@ print(f"{days / 365:,.0f} years on one GPU, or {days / 16_384:.0f} days on 16,38
 # model. The formula uses only four numbers, and yet its result is only 14 % lower. One reason for the
 # difference is that interruptions and restarts cost GPU time as well. One GPU would have needed about three
 # thousand years.
+
+# %% [markdown]
+# ## Training and inference
+#
+# *Optional, 5 minutes.*
+#
+# The use of a trained network is called **inference**. A user sends a request, the network computes one
+# forward pass for it, or one per generated *token* (a piece of a word), and returns the answer. The parameters do not change.
+#
+# ![Two rows. Training repeats a batch, a forward pass with 2N operations, a backward pass with 4N operations and an update. Inference needs only one request, one forward pass with 2N operations and an answer.](pictures/training_and_inference.svg)
+#
+# | | training | inference |
+# |---|---|---|
+# | operations per token, network of $N$ parameters | $6N$ | $2N$ |
+# | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time, and in a language model the keys and values of all earlier tokens (lab 15) |
+# | examples at a time | a large batch, for *throughput*, the examples per second | one on a phone, tens to hundreds on a server |
+#
+# A server of a language model computes many requests together, because each reading of the parameters then
+# serves all of them. The keys and values grow with the number of requests and with their length, so on a server
+# they take a large part of the memory. For example, a model with 13 billion parameters stores 0.8 MB per token,
+# up to 1.6 GB for a request of 2,048 tokens ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180)).
+#
+# The difference decides the hardware. For example, take a network of one billion parameters and the optimizer
+# *Adam*, which keeps two numbers of its own per parameter, its state. In 32-bit numbers, training needs 4
+# bytes for the parameter, 4 for the gradient and 8 for the state. These are 16 GB, without the activations.
+# For inference, 16-bit numbers are enough, so the same network needs 2 GB, and with 8-bit numbers 1 GB. This
+# fits into a phone.
+#
+# A device at which the data arise, such as a phone, a car or a camera, is called an **edge device**.
+# Inference there needs no connection to the internet, answers without delay, and keeps private data where
+# they are. But memory and power are small, so the neural network must be small.

@@ -16,10 +16,10 @@
 # * name the parts of a training step, and say which of them limits the speed;
 # * name the links between GPUs with their speeds, and say what MPI, NCCL, Gloo, Horovod and DDP are for.
 #
-# **Builds on** nothing but Python with NumPy, and logarithms. **Time** 65 minutes: ten for two ranks, 25 to
-# read, and 30 for four short exercises. The cells of the first section run for about two minutes, all others for
-# a few seconds. The optional notebook [Learning curves and large models](01_more_learning_curves.ipynb) computes
-# what a training run needs.
+# **Builds on** nothing but Python with NumPy, and logarithms. **Time** 85 minutes: ten for two ranks, 20 to
+# read, 30 for four short exercises, and 25 for two longer ones. The cells of the first section run for about two
+# minutes, all others for a few seconds. The optional notebook [Learning curves and large
+# models](01_more_learning_curves.ipynb) computes what a training run needs, and compares training with inference.
 
 # %%
 import math
@@ -31,10 +31,12 @@ from hvdlab.check.rank_report import report_of, show
 from hvdlab.course.experiment import LABS, WORK, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare
 from hvdlab.course.workbook import Workbook
+from hvdlab.exercises import lab01_cluster
 from hvdlab.exercises import lab01_why_many_gpus as exercises
 from hvdlab.exercises.lab01_script_edits import EDITS, ONE_CORE, check_first_script
 
 workbook = Workbook(1)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Two ranks in ten minutes
@@ -259,13 +261,7 @@ print(f"Since 2018, 4 per year:  {doubling_months(4, years=1):.1f} months")
 # interruptions. The largest factor is **the number of GPUs**.
 #
 # OpenAI's history says the same. Until 2014 most results used 1 to 8 GPUs, and from 2014 to 2016 the large
-# ones used 10 to 100. After that, faster links between the chips, and methods for training with more examples
-# at a time, made still more GPUs usable.
-#
-# Not every good result needs such runs. The network of ["Attention is all you
-# need"](https://arxiv.org/abs/1706.03762), on which today's *language models* are based (networks that predict the next word of a text), needed 0.089
-# petaflop/s-days (OpenAI). Many GPUs are worth their price where one can predict how much better the result
-# becomes.
+# ones used 10 to 100.
 
 # %% [markdown]
 # ## Iteration time of experiments
@@ -547,6 +543,132 @@ def step_seconds(load, compute, exchange, prefetch):
 exercises.check_step_seconds(step_seconds)
 
 # %% [markdown]
+# ## Choice of a cluster
+#
+# *Optional, 25 minutes.*
+#
+# The formulas of this lab predict time and price of a run, before anyone rents GPUs.
+#
+# ### Exercise 6: Review of four patches
+#
+# **Level:** choose and justify.
+#
+# **What:** a colleague proposes four patches of `ring_seconds`. Decide which of them are correct. For each of the
+# others give a case in which it does not return the time of a ring all-reduce.
+#
+# **Why:** a test with eight equal links finds none of the faults.
+#
+# **Signature:** `review_ring()` returns a dict with the keys "a", "b", "c" and "d". A value is "correct", or a case
+# such as `{"links": [4e9, 4e9, 4e9]}`, the bandwidths of a ring of three ranks. The array always has 8 GB.
+
+# %%
+print(lab01_cluster.RING_REVIEW)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>
+#
+# Each patch assumes something about the ring. Give a ring for which this is false.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Try rings with another number of ranks, with one slow link, and with the slow link at another place.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `lab01_cluster.ring_seconds(8e9, links)` is the right time. Change your own function as the patch does, and compare
+# both for `[1e9, 1e9]`, `[1e9, 9e9, 9e9]` and `[9e9, 9e9, 1e9]`.
+#
+# </details>
+
+
+# %%
+def review_ring():
+    # BEGIN SOLUTION: return "correct" or a case in which it fails, for each patch
+    return {
+        "a": {"links": [1e9, 1e9]},
+        "b": {"links": [1e9, 9e9, 9e9]},
+        "c": "correct",
+        "d": {"links": [9e9, 9e9, 1e9]},
+    }
+    # END SOLUTION
+
+
+# %%
+lab01_cluster.check_review_ring(review_ring)
+
+# %% [markdown]
+# ### Exercise 7: The cheapest offer within a deadline
+#
+# **Level:** blank page.
+#
+# **What:** write `choose_offer(offers, run, hours)`. It returns the name of the offer that completes a run within
+# the given hours at the lowest cost.
+#
+# **Why:** more GPUs finish earlier, but the exchange makes each result more expensive.
+#
+# The next cell shows the data. `links` are those of the ring, one per GPU, and `price` is for one GPU and one hour.
+# A run has `steps`. In a step the ranks divide the work, for which one GPU needs `seconds`, and then they average
+# `size` bytes. Nothing overlaps.
+#
+# **Rubric:** the check measures five properties.
+#
+# * *Deadline:* the chosen offer completes the run in time.
+# * *Price:* it has the lowest cost of the whole run among the offers in time.
+# * *Slowest link:* the time of a step includes the exchange.
+# * *No offer in time:* the function returns `None`.
+# * *Order of the offers:* it does not matter.
+
+# %%
+print(lab01_cluster.RUN, *lab01_cluster.OFFERS, sep="\n")
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>
+#
+# Compute for each offer the seconds of a step, the hours of the run, and its cost.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A smaller case: 3,600 steps of 4 s on one GPU are 4 hours. On 4 GPUs a step takes 1 s and, for example, 0.5 s for
+# the exchange, so the run takes 1.5 hours. At 2 per GPU-hour it costs $1.5 \cdot 4 \cdot 2 = 12$ in place of 8.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# A step takes `run["seconds"] / gpus` and the exchange of exercise 4. Keep the costs of the offers in time in a
+# dict, and use `min(costs, key=costs.get, default=None)`.
+#
+# </details>
+
+
+# %%
+def choose_offer(offers, run, hours):
+    """Return the name of the cheapest offer that completes the run in time, or None."""
+    # BEGIN SOLUTION: write the whole function
+    costs = {}
+    for offer in offers:
+        gpus = len(offer["links"])
+        exchange = 2 * (gpus - 1) / gpus * run["size"] / min(offer["links"])
+        step = run["seconds"] / gpus + exchange
+        needed = run["steps"] * step / 3600
+        if needed <= hours:
+            costs[offer["name"]] = needed * gpus * offer["price"]
+    return min(costs, key=costs.get, default=None)
+    # END SOLUTION
+
+
+# %%
+lab01_cluster.check_choose_offer(choose_offer)
+for hours in (24, 2):
+    print(f"{hours:2} hours:", choose_offer(lab01_cluster.OFFERS, lab01_cluster.RUN, hours))
+
+# %% [markdown]
+# Without haste a single GPU is cheapest, because it exchanges nothing. Several GPUs cost more per result,
+# and they are worth it where time counts. The office is never chosen, although its GPUs are cheapest.
+
+# %% [markdown]
 # ## MPI, NCCL, Gloo and Horovod
 #
 # *Core, 4 minutes.*
@@ -593,37 +715,6 @@ exercises.check_step_seconds(step_seconds)
 # used by many existing scripts. The ideas are the same in DDP, to which labs 11 and 12 lead.
 
 # %% [markdown]
-# ## Training and inference
-#
-# *Optional, 5 minutes.*
-#
-# The use of a trained network is called **inference**. A user sends a request, the network computes one
-# forward pass for it, or one per generated *token* (a piece of a word), and returns the answer. The parameters do not change.
-#
-# ![Two rows. Training repeats a batch, a forward pass with 2N operations, a backward pass with 4N operations and an update. Inference needs only one request, one forward pass with 2N operations and an answer.](pictures/training_and_inference.svg)
-#
-# | | training | inference |
-# |---|---|---|
-# | operations per token, network of $N$ parameters | $6N$ | $2N$ |
-# | in memory | parameters, gradients, the numbers that the optimizer keeps, activations of all layers | parameters, activations of one layer at a time, and in a language model the keys and values of all earlier tokens (lab 15) |
-# | examples at a time | a large batch, for *throughput*, the examples per second | one on a phone, tens to hundreds on a server |
-#
-# A server of a language model computes many requests together, because each reading of the parameters then
-# serves all of them. The keys and values grow with the number of requests and with their length, so on a server
-# they take a large part of the memory. For example, a model with 13 billion parameters stores 0.8 MB per token,
-# up to 1.6 GB for a request of 2,048 tokens ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180)).
-#
-# The difference decides the hardware. For example, take a network of one billion parameters and the optimizer
-# *Adam*, which keeps two numbers of its own per parameter, its state. In 32-bit numbers, training needs 4
-# bytes for the parameter, 4 for the gradient and 8 for the state. These are 16 GB, without the activations.
-# For inference, 16-bit numbers are enough, so the same network needs 2 GB, and with 8-bit numbers 1 GB. This
-# fits into a phone.
-#
-# A device at which the data arise, such as a phone, a car or a camera, is called an **edge device**.
-# Inference there needs no connection to the internet, answers without delay, and keeps private data where
-# they are. But memory and power are small, so the neural network must be small.
-
-# %% [markdown]
 # ## Summary
 #
 # *Core, 1 minute.*
@@ -654,7 +745,7 @@ workbook.question(1, answer=6)
 workbook.question(2, answer=None)
 
 # %% tags=["solution"]
-workbook.question(2, answer=32)
+workbook.question(2, answer=0.75)
 
 # %%
 workbook.question(3, answer=None)
@@ -679,6 +770,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer="b")
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=0.28)
 
 # %% [markdown]
 # Next: [Lab 2: Gradient descent](02_gradient_descent.ipynb), where you write the step that all of this

@@ -44,6 +44,7 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab02_gradient_descent as exercises
 
 workbook = Workbook(2)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Linear model
@@ -1055,7 +1056,7 @@ workbook.question(1, answer="c")
 workbook.question(2, answer=None)
 
 # %% tags=["solution"]
-workbook.question(2, answer=0.25)
+workbook.question(2, answer=0.05)
 
 # %%
 workbook.question(3, answer=None)

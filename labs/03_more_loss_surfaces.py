@@ -25,6 +25,7 @@ from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab03_networks as network_exercises
 
 workbook = Workbook(3)
+hint = workbook.hint
 
 # %%
 # Write "keras" or "torch" in place of the call: the experiments are the same.

@@ -40,6 +40,7 @@ from hvdlab.exercises import lab03_stochastic_gradient_descent as exercises
 from hvdlab.exercises.lab03_noise_ball_player import show_noise_ball
 
 workbook = Workbook(3)
+hint = workbook.hint
 
 # %%
 # Write "keras" or "torch" in place of the call: the experiments are the same.
@@ -965,6 +966,8 @@ cause_exercises.check_decide(decide)
 # ## Self-check questions
 #
 # *Core, 4 minutes.*
+#
+# Question 9 returns from lab 2 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -1008,6 +1011,18 @@ workbook.question(7, answer=None)
 # %% tags=["solution"]
 workbook.question(7, answer=1010)
 
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=0.1)
+
+# %%
+workbook.question(9, answer=None)
+
+# %% tags=["solution"]
+workbook.question(9, answer=0.1)
+
 # %% [markdown]
 # **Next:** in [lab 4](04_data_parallelism.ipynb) several processes share the work of one batch. You write the
-# exchange of the gradients yourself, and check that the result equals the training of a single process.
+# exchange of the gradients yourself.

@@ -45,6 +45,7 @@ from hvdlab.launch import TimeUp, call, environment, mpirun_command, run
 
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 workbook = Workbook(4)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Opportunities for parallelism
@@ -868,6 +869,8 @@ check_distributed_optimizer(distributed_optimizer)
 # * Hooks and buckets let the exchange begin during the backward pass.
 #
 # ## Self-check questions
+#
+# Question 7 returns from lab 1 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -891,7 +894,7 @@ workbook.question(3, answer="b")
 workbook.question(4, answer=None)
 
 # %% tags=["solution"]
-workbook.question(4, answer=175)
+workbook.question(4, answer=300)
 
 # %%
 workbook.question(5, answer=None)
@@ -904,6 +907,12 @@ workbook.question(6, answer=None)
 
 # %% tags=["solution"]
 workbook.question(6, answer="a")
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=1.8)
 
 # %% [markdown]
 # **Optional:** [More of data parallelism](04_more_data_parallelism.ipynb). **Next:** [lab 5](05_horovod.ipynb)

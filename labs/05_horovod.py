@@ -41,6 +41,7 @@ from hvdlab.exercises.lab05_partition import check_partition
 from hvdlab.exercises.lab05_review import TRAIN_REVIEW, check_review_train
 
 workbook = Workbook(5)
+hint = workbook.hint
 SECONDS = by_run_length(quick=8, learner=20, reference=20)  # until a deadlock is ended
 
 # %% [markdown]
@@ -160,7 +161,7 @@ print(text(rank_report(RUNS / "serial")))
 # | resume: all ranks at the same epoch | 10 | `hvd.broadcast_object(first_epoch, root_rank=0)` | ranks wait for ever after a restart |
 #
 # A check runs your script on two ranks after each edit. Make the edit, delete the line that raises
-# `NotImplementedError`, and continue. Hint 3 is the cell below the hints, which prints the edit as a diff.
+# `NotImplementedError`, and continue. Hint 3 is the cell below each exercise, which prints the edit as a diff.
 #
 # ## Initialization
 #
@@ -966,6 +967,8 @@ check_own_script(OWN_SCRIPT)
 # * Two ranks were 1.31 times as fast as one with strong scaling and 1.65 times with weak scaling (n=3).
 #
 # ## Self-check questions
+#
+# Question 7 returns from lab 1 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -977,7 +980,7 @@ workbook.question(1, answer="b")
 workbook.question(2, answer=None)
 
 # %% tags=["solution"]
-workbook.question(2, answer=5)
+workbook.question(2, answer=7)
 
 # %%
 workbook.question(3, answer=None)
@@ -1003,6 +1006,11 @@ workbook.question(6, answer=None)
 # %% tags=["solution"]
 workbook.question(6, answer=0.84)
 
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=0.8)
+
 # %% [markdown]
-# **Optional:** [More of Horovod](05_more_horovod.ipynb). **Next:** [lab 6](06_scaling_the_batch.ipynb) asks how large the batch of all ranks together may become
-# before more ranks stop paying.
+# **Optional:** [More of Horovod](05_more_horovod.ipynb). **Next:** [lab 6](06_scaling_the_batch.ipynb) asks how large the batch may become.

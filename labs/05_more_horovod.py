@@ -31,6 +31,7 @@ from hvdlab.exercises.lab05_negotiation_player import show_negotiation
 from hvdlab.exercises.lab05_partition import check_fuse
 
 workbook = Workbook(5)
+hint = workbook.hint
 
 # %% [markdown]
 # The experiments need a finished script. The next cell writes one with all nine edits. Your own copy stays as it is.

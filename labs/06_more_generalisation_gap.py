@@ -24,6 +24,7 @@ from hvdlab.exercises import lab06_batch_choice as choice_exercises
 from hvdlab.exercises import lab06_scaling_the_batch as exercises
 
 workbook = Workbook(6)
+hint = workbook.hint
 
 # %%
 FRAMEWORK = "keras"  # or "torch"

@@ -48,6 +48,7 @@ from hvdlab.exercises import lab06_scaling_the_batch as exercises
 from hvdlab.exercises import lab06_straight_line as line_exercises
 
 workbook = Workbook(6)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Keras or PyTorch
@@ -1026,6 +1027,8 @@ print(f"true noise scale 300 images, your estimate {estimate_noise_scale(example
 # size. Open it in a browser.
 #
 # ## Self-check questions
+#
+# Question 8 returns from lab 3 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -1043,7 +1046,7 @@ workbook.question(2, answer=1.2)
 workbook.question(3, answer=None)
 
 # %% tags=["solution"]
-workbook.question(3, answer=800)
+workbook.question(3, answer=400)
 
 # %%
 workbook.question(4, answer=None)
@@ -1069,6 +1072,12 @@ workbook.question(7, answer=None)
 # %% tags=["solution"]
 workbook.question(7, answer=6000)
 
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=0.3)
+
 # %% [markdown]
-# [Lab 7, Remedies for large batches](07_large_batch_remedies.ipynb), shows what can be done when the batch
-# must be larger than you would like.
+# **Next:** [lab 7](07_large_batch_remedies.ipynb) shows what can be done when the batch must be larger than you
+# would like.

@@ -38,6 +38,7 @@ from hvdlab.exercises import lab07_large_batch_remedies as exercises
 from hvdlab.exercises import lab07_schedule_and_statistics as more_exercises
 
 workbook = Workbook(7)
+hint = workbook.hint
 LAYERS = by_run_length(quick=2, learner=5, reference=5)
 IMAGES = by_run_length(quick=2_000, learner=10_000, reference=10_000)
 EPOCHS, DROPS = by_run_length(quick=(1, []), learner=(6, [3, 5]), reference=(6, [3, 5]))
@@ -956,12 +957,14 @@ describe(
 # * Compare methods on several seeds, with learning rates that were tuned equally well.
 #
 # ## Self-check questions
+#
+# Question 8 returns from lab 4 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
 
 # %% tags=["solution"]
-workbook.question(1, answer=0.4)
+workbook.question(1, answer=0.33)
 
 # %%
 workbook.question(2, answer=None)
@@ -999,6 +1002,12 @@ workbook.question(7, answer=None)
 # %% tags=["solution"]
 workbook.question(7, answer=6)
 
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=384)
+
 # %% [markdown]
 # [Lab 8, CIFAR-10 and the assessment](08_cifar10_assessment.ipynb), applies these methods to a convolutional
-# network on several ranks, and prepares the script that you hand in.
+# network.

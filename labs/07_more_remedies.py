@@ -26,6 +26,7 @@ from hvdlab.exercises.lab07_growth_player import show_growth
 from hvdlab.noise_scale import loss_weight_std
 
 workbook = Workbook(7)
+hint = workbook.hint
 LAYERS = by_run_length(quick=2, learner=5, reference=5)
 IMAGES = by_run_length(quick=2_000, learner=10_000, reference=10_000)
 EPOCHS, DROPS = by_run_length(quick=(1, []), learner=(6, [3, 5]), reference=(6, [3, 5]))

@@ -47,6 +47,7 @@ from hvdlab.exercises import lab08_conversion_review as review_exercises
 from hvdlab.exercises import lab08_run_plan as plan_exercises
 
 workbook = Workbook(8)
+hint = workbook.hint
 ROOT = LABS.parent
 WORK.mkdir(parents=True, exist_ok=True)
 
@@ -936,6 +937,8 @@ plan_exercises.check_plan_run(plan_run)
 #   the weights.
 #
 # ## Self-check questions
+#
+# Questions 6 to 8 return from labs 5 to 7 with other numbers.
 
 # %%
 workbook.question(1, answer=None)
@@ -966,6 +969,24 @@ workbook.question(5, answer=None)
 
 # %% tags=["solution"]
 workbook.question(5, answer="a")
+
+# %%
+workbook.question(6, answer=None)
+
+# %% tags=["solution"]
+workbook.question(6, answer=8)
+
+# %%
+workbook.question(7, answer=None)
+
+# %% tags=["solution"]
+workbook.question(7, answer=1500)
+
+# %%
+workbook.question(8, answer=None)
+
+# %% tags=["solution"]
+workbook.question(8, answer=0.068)
 
 # %% [markdown]
 # The file that you hand in is `notebooks/work/assessment.py`. **Next:** lab 9 uses one device fully, with

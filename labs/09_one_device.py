@@ -54,6 +54,7 @@ sys.path.append(str(LABS))
 import one_device  # the script next to this lab
 
 workbook = Workbook(9)
+hint = workbook.hint
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GPU = DEVICE.type == "cuda"

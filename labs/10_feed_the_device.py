@@ -63,6 +63,7 @@ from hvdlab.exercises import lab10_feed_the_device as exercises
 from hvdlab.system.hardware import usable_cores
 
 workbook = Workbook(10)
+hint = workbook.hint
 CORES, BATCH = usable_cores(), 128
 torch.set_num_threads(1)  # training uses one core, so that a worker can use the other one
 data = load_cifar10()

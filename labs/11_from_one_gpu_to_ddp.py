@@ -43,6 +43,7 @@ from hvdlab.exercises import lab11_ranks_and_shards as functions
 from hvdlab.exercises.lab11_script_edits import EDITS
 
 workbook = Workbook(11)
+hint = workbook.hint
 # All ranks of this lab run on CPUs, also where there are GPUs, because a laptop has fewer GPUs than ranks.
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 SERIAL = EDITS.serial

@@ -48,6 +48,7 @@ from hvdlab.torch.lab_networks import ResidualMLP
 WORK.mkdir(parents=True, exist_ok=True)  # your own files: notebooks/work
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 workbook = Workbook(12)
+hint = workbook.hint
 # How much the experiments do in a quick run, in your run, and in a reference run (lab 3 explains this).
 EPOCHS = by_run_length(quick=1, learner=2, reference=2)
 STEPS = by_run_length(quick=6, learner=20, reference=20)

@@ -45,6 +45,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # CPUs for all ranks, also on a machi
 WORK.mkdir(parents=True, exist_ok=True)
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]  # one for each rank
 workbook = Workbook(13)
+hint = workbook.hint
 # How much the experiments do in a quick run, in your run, and in a reference run (lab 3 explains this).
 RANKS = by_run_length(quick=[2], learner=[2, 4], reference=[2, 4])
 ROWS, COLUMNS = by_run_length(quick=(1, 2), learner=(2, 2), reference=(2, 2))

@@ -44,6 +44,7 @@ from hvdlab.system.hardware import usable_cores
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # CPUs for all ranks, also on a machine with GPUs
 COLOURS = plt.rcParams["axes.prop_cycle"].by_key()["color"]
 workbook = Workbook(14)
+hint = workbook.hint
 # How much the experiments do in a quick run, in your run, and in a reference run (lab 3 explains this).
 COUNTS = by_run_length(quick=(1, 4), learner=(1, 2, 4, 8, 16), reference=(1, 2, 4, 8, 16))
 STAGES = by_run_length(quick=2, learner=4, reference=4)

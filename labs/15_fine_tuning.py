@@ -55,6 +55,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the processor for all ranks, also w
 lm.quiet()
 SCRIPT, FOLDER = LABS / "language_model.py", WORK / "language_model"
 workbook = Workbook(15)
+hint = workbook.hint
 
 # %% [markdown]
 # This lab runs on processors even if the machine has GPUs, because it compares losses of two ranks to

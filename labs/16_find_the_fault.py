@@ -30,6 +30,7 @@ from hvdlab.exercises import lab16_find_the_fault as fault
 from hvdlab.launch import LaunchError, call
 
 workbook = Workbook(16)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Classes of symptoms

@@ -36,6 +36,7 @@ from hvdlab.exercises import lab17_read_a_trace as exercises
 from hvdlab.launch import run
 
 workbook = Workbook(17)
+hint = workbook.hint
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the traces of this lab are those of CPUs
 FOLDER = WORK / "traces"
 

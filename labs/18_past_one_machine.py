@@ -40,6 +40,7 @@ from hvdlab.launch import call
 from hvdlab.scaling import ALGORITHMS, Link, first_below, forecast, published
 
 workbook = Workbook(18)
+hint = workbook.hint
 
 # %% [markdown]
 # ## Hosts, links and efficiency

@@ -8,8 +8,10 @@ to `# END SOLUTION` become one line at the same indent,
 
     raise NotImplementedError("Lab 2, exercise 2: what to do")
 
-and a cell tagged "solution" is left out. A source without either has no solution version. An optional
-notebook of a lab, `labs/NN_more_name.py`, continues the numbers of the exercises of the lab.
+and a cell tagged "solution" is left out. A source without either has no solution version. The hints of an
+exercise are left out of the learner's version, and a comment in a cell of the exercise calls `hint()`, which
+opens them (hvdlab/course/exercise_hints.py). An optional notebook of a lab, `labs/NN_more_name.py`,
+continues the numbers of the exercises of the lab.
 
 A code cell tagged "folded" is hidden until the reader clicks on it: it draws a figure, or prepares an
 experiment. A picture, `![what it shows](pictures/NAME.svg)`, is embedded in the notebook, so that a copy of
@@ -26,6 +28,9 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+
+from hvdlab.course import exercise_hints
+from hvdlab.course.exercise_hints import Cell
 
 NOTEBOOKS = Path(__file__).resolve().parent
 LABS = NOTEBOOKS.parent / "labs"
@@ -68,6 +73,7 @@ def build(path: Path) -> dict[Path, str]:
         if cell.cell_type == "markdown":
             _embed_pictures(cell, path)
     stubs, exercises = learner(notebook, path)
+    _close_hints(stubs.cells, int(path.name[:2]) if exercises else 0)
     # A page may be opened where only the kernel of the machine exists.
     built = {Path(f"{path.stem}.ipynb"): _text(stubs, KERNEL if path.suffix == ".py" else PYTHON)}
     if exercises:
@@ -124,6 +130,19 @@ def learner(notebook, path: Path):
             cell.source = "\n".join(lines)
         cells.append(cell)
     return nbformat.v4.new_notebook(cells=cells), exercises - before
+
+
+def _close_hints(cells, lab):
+    """Remove the hints from the text, and put the comment that opens them into a cell of each exercise."""
+    content = [Cell(cell.cell_type == "markdown", cell.source) for cell in cells]
+    for exercise in exercise_hints.exercises(content, lab):
+        if exercise.hints:
+            cell = cells[exercise.place]
+            cell.source = f"{exercise_hints.CALL}\n\n{cell.source}"
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            cell.source = exercise_hints.without_hints(cell.source)
+    cells[:] = [cell for cell in cells if cell.cell_type == "code" or cell.source]
 
 
 def _exercises_before(path: Path) -> int:

@@ -4,7 +4,8 @@
 
 A line of code is a line that is neither empty nor a comment. *Visible* code is all that a learner's notebook
 shows without a click, and the solutions that the learner writes: cells tagged "folded" or "solution" do not
-count. *Plotting* is a statement that calls matplotlib or a function that draws.
+count, nor do self-check questions and the line that prepares `hint`. *Plotting* is a statement that calls
+matplotlib or a function that draws.
 """
 
 import ast
@@ -24,6 +25,7 @@ from hvdlab.course.lab_source import LabSource
 BEGIN, END = re.compile(r"\s*# BEGIN SOLUTION:"), re.compile(r"\s*# END SOLUTION")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(pictures/([a-z0-9_]+)\.svg\)")
 DRAWS = {"plt", "axes", "figure", "overlay", "predicted", "describe", "interactive"}
+NOT_CODE = ("workbook.question(", "hint = workbook.hint")
 DIFFS = ("BOTH", "TORCH", "DIFF")  # in labNN_script_edits.py
 
 
@@ -83,7 +85,11 @@ def words(markdown: str) -> int:
 def source_lines(source: str) -> tuple[set[int], set[int], set[int]]:
     """Return the numbers of the lines of code, of those that only draw, and of those in solutions."""
     lines = source.splitlines()
-    code = {n for n, line in enumerate(lines, 1) if line.strip() and line.strip()[0] not in "#%!"}
+    code = {
+        n
+        for n, line in enumerate(lines, 1)
+        if line.strip() and line.strip()[0] not in "#%!" and not line.startswith(NOT_CODE)
+    }
     written, inside = set(), False
     for number, line in enumerate(lines, 1):
         inside = bool(BEGIN.match(line)) or (inside and not END.match(line))

@@ -119,6 +119,57 @@ def test_learners_get_a_stub_and_solutions_are_complete(builder, monkeypatch):
         assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
+HINT = "# <details><summary>Hint 1</summary>Add x.</details>"
+HINTS = f"""\
+# %% [markdown]
+# ## Exercise 1: Double
+#
+# **What:** twice x.
+#
+{HINT}
+# after the hint
+
+# %%
+def double(x):
+    # BEGIN SOLUTION: return twice x
+    return 2 * x
+    # END SOLUTION
+
+# %%
+exercises.check_double(double)
+
+# %% [markdown]
+# ## Exercise 2: Edit
+#
+{HINT}
+
+# %%
+# BEGIN SOLUTION: edit the script
+edit()
+# END SOLUTION
+
+# %%
+exercises.check_edit(script)
+"""
+
+
+def test_hints_are_left_out_of_the_learners_text_and_a_comment_opens_them(builder, monkeypatch):
+    (builder.LABS / "07_title.py").write_text(HINTS)
+    assert run(builder, monkeypatch) == 0
+    learner = nbformat.read(builder.NOTEBOOKS / "07_title.ipynb", 4)
+    solution = nbformat.read(builder.NOTEBOOKS / "solutions/07_title.ipynb", 4)
+    text, stub, check, second, edit, check_edit = (cell.source for cell in learner.cells)
+    assert text == "## Exercise 1: Double\n\n**What:** twice x.\nafter the hint"
+    comment = "# hint()  # To open the next hint, remove the first # and run this cell.\n\n"
+    assert stub.startswith(comment + "def double(x):\n    raise NotImplementedError")
+    assert check == "exercises.check_double(double)"
+    assert second == "## Exercise 2: Edit"
+    assert edit.startswith("raise NotImplementedError")  # the learner may delete all of it
+    assert check_edit == comment + "exercises.check_edit(script)"
+    solved = "\n".join(cell.source for cell in solution.cells)
+    assert solved.count("Hint 1</summary>Add x.") == 2 and "hint()" not in solved
+
+
 def test_an_optional_notebook_continues_the_numbers_of_its_lab(builder, monkeypatch):
     for name in ("07_title", "07_more_things"):
         (builder.LABS / f"{name}.py").write_text(SOURCE)

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,12 +58,28 @@ class SolvedExercise:
             object.__setattr__(self, "exercise", id)
 
 
-KINDS = {"predictions": Prediction, "questions": QuizAnswer, "exercises": SolvedExercise}
-Entry = Prediction | QuizAnswer | SolvedExercise
+@dataclass(frozen=True)
+class OpenedHint:
+    """A hint that the learner has opened: lab, id of the exercise, number of the hint from 1, and when."""
+
+    lab: int
+    exercise: str
+    number: int
+    time: str
+
+
+KINDS = {
+    "predictions": Prediction,
+    "questions": QuizAnswer,
+    "exercises": SolvedExercise,
+    "hints": OpenedHint,
+}
+ADDED = ("hints",)  # files of earlier versions lack these
+Entry = Prediction | QuizAnswer | SolvedExercise | OpenedHint
 
 
 class AnswersFile:
-    """All entries of one learner, in the order in which they were made."""
+    """All entries of one learner, in the order in which they were made, and the learner's seed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,10 +91,8 @@ class AnswersFile:
             WorkbookError: the file cannot be read, or it is not one that this class wrote.
         """
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            kept = {**dict.fromkeys(ADDED, []), **self._kept()}
             return [KINDS[kind](**entry) for kind in KINDS for entry in kept[kind]]
-        except FileNotFoundError:
-            return []
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkbookError(
                 f"{self.path} is not a file of answers ({type(error).__name__}: {error}). Move it away to "
@@ -90,15 +105,39 @@ class AnswersFile:
         Raises:
             WorkbookError: the file cannot be read or written, or it is not one that this class wrote.
         """
-        entries = [*self.entries(), entry]
-        kept = {
+        self._write([*self.entries(), entry], self._kept())
+
+    def seed(self) -> int:
+        """Return the seed of the numbers that are drawn for this learner. The first call chooses it.
+
+        Raises:
+            WorkbookError: the file cannot be read or written, or it is not one that this class wrote.
+        """
+        entries, kept = self.entries(), self._kept()
+        if "seed" not in kept:
+            kept["seed"] = random.randrange(2**32)
+            self._write(entries, kept)
+        return kept["seed"]
+
+    def _kept(self) -> dict:
+        """Return the content of the file. A file that does not exist yet has no entries."""
+        try:
+            return json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {kind: [] for kind in KINDS}
+
+    def _write(self, entries: list[Entry], kept: dict) -> None:
+        """Write the file: the entries, and the seed of the content that it had."""
+        new = {
             kind: [asdict(one) for one in entries if isinstance(one, cls)]
             for kind, cls in KINDS.items()
         }
+        if "seed" in kept:
+            new["seed"] = kept["seed"]
         part = self.path.with_suffix(".json.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            part.write_text(json.dumps(new, indent=1), encoding="utf-8")
             os.replace(part, self.path)
         except OSError as error:
             raise WorkbookError(f"{self.path} cannot be written ({error}).") from error

@@ -54,6 +54,20 @@ def exercise_id(lab: int, check: str, case: int | None = None) -> str:
     return f"lab{lab:02d}.{check.removeprefix('check_')}" + (f" {case}" if case else "")
 
 
+def check_id(lab: int, call: ast.Call) -> str | None:
+    """Return the id of the exercise that a call checks, or None if it calls no check."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if not name.startswith("check_"):
+        return None
+    first = _first_argument(call)
+    return exercise_id(lab, name, first if isinstance(first, int) else None)
+
+
+def _first_argument(call: ast.Call) -> object:
+    """Return the first argument of a call if it is a constant, else None."""
+    return call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+
+
 def read(path: Path) -> LabSource:
     """Return what a lab contains."""
     text = path.read_text(encoding="utf-8")
@@ -62,16 +76,12 @@ def read(path: Path) -> LabSource:
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
-        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-        name = ast.unparse(node.func).rpartition(".")[2]
-        if name.startswith("check_"):
-            case = first if isinstance(first, int) else None
-            id = exercise_id(int(path.name[:2]), name, case)
+        if id := check_id(int(path.name[:2]), node):
             exercises[id] = min(node.lineno, exercises.get(id, node.lineno))
         elif ast.unparse(node.func) == "workbook.predict":
-            predictions.add(first)
+            predictions.add(_first_argument(node))
         elif ast.unparse(node.func) == "workbook.question":
-            questions.add(first)
+            questions.add(_first_argument(node))
     title = TITLE.search(text)
     levels = _levels(text)
     return LabSource(

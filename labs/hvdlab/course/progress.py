@@ -12,12 +12,19 @@ from rich.console import Console
 from rich.table import Table
 
 from hvdlab.course import answers_file, entry_test, lab_source
-from hvdlab.course.answers_file import AnswersFile, Entry, Prediction, QuizAnswer, SolvedExercise
+from hvdlab.course.answers_file import (
+    AnswersFile,
+    Entry,
+    OpenedHint,
+    Prediction,
+    QuizAnswer,
+    SolvedExercise,
+)
 from hvdlab.course.lab_source import LabSource
 
 EPILOG = """\
-The notebooks write the file notebooks/work/answers.json when a check says "Right", when you make a prediction
-and when you answer a question. The notebooks with the solutions do not write it.
+The notebooks write the file notebooks/work/answers.json when a check says "Right", and when you make a
+prediction, answer a question or open a hint. The notebooks with the solutions do not write it.
 
 example:
   hvdlab progress
@@ -29,17 +36,19 @@ class LabProgress:
     """How much of one lab a learner has done.
 
     Args:
-        solved: number of exercises whose check said "Right".
+        solved: ids of the exercises whose check said "Right".
         reasoned: number of predictions that have a reason.
         answered: number of questions with an answer.
         right: number of questions with a right answer.
+        hints: number of hints that are open.
     """
 
     lab: LabSource
-    solved: int
+    solved: frozenset[str]
     reasoned: int
     answered: int
     right: int
+    hints: int
 
 
 def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabProgress]:
@@ -53,20 +62,24 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
         answers = [one for one in own if isinstance(one, QuizAnswer)]
         answered = {one.number for one in answers}
         right = {one.number for one in answers if one.right}
+        opened = {(one.exercise, one.number) for one in own if isinstance(one, OpenedHint)}
         counted.append(
             LabProgress(
                 lab,
-                len(solved.intersection(lab.exercises)),
+                frozenset(solved.intersection(lab.exercises)),
                 len(reasoned & lab.predictions),
                 len(answered & lab.questions),
                 len(right & lab.questions),
+                sum(exercise in lab.exercises for exercise, _ in opened),
             )
         )
     return counted
 
 
 def show(file: AnswersFile | None = None) -> None:
-    """Print a table with one row per lab, or a sentence if the learner has done nothing yet.
+    """Print a table with one row per lab, and how many exercises of each level are solved.
+
+    If the learner has done nothing yet, it prints a sentence that says so.
 
     Args:
         file: what the learner did. Default: the file that the notebooks write.
@@ -84,21 +97,34 @@ def show(file: AnswersFile | None = None) -> None:
         return
     table = Table(
         caption='"3 of 5" means that you have done 3 of the 5 that the lab has. A prediction counts if it '
-        "has a reason."
+        "has a reason. Hints is the number of hints that you opened."
     )
-    table.add_column("Lab", no_wrap=True, max_width=30)
-    for name in ("Exercises", "Predictions", "Answered", "Right"):
+    table.add_column("Lab", no_wrap=True, max_width=23)
+    for name in ("Exercises", "Predicted", "Answered", "Right", "Hints"):
         table.add_column(name, justify="right", min_width=len(name))
-    for one in progress(entries, [lab_source.read(entry_test.SOURCE), *lab_source.labs()]):
+    counted = progress(entries, [lab_source.read(entry_test.SOURCE), *lab_source.labs()])
+    for one in counted:
         lab = one.lab
         table.add_row(
             f"{lab.number} {lab.title}",
-            f"{one.solved} of {len(lab.exercises)}",
+            f"{len(one.solved)} of {len(lab.exercises)}",
             f"{one.reasoned} of {len(lab.predictions)}",
             f"{one.answered} of {len(lab.questions)}",
             f"{one.right} of {len(lab.questions)}",
+            str(one.hints),
         )
     Console().print(table)
+    print(by_level(counted))
+
+
+def by_level(labs: Iterable[LabProgress]) -> str:
+    """Return a line with the number of solved exercises of each level, in all labs together."""
+    levels = [(id in lab.solved, level) for lab in labs for id, level in lab.lab.levels.items()]
+    parts = []
+    for level in lab_source.LEVELS:
+        solved = [is_solved for is_solved, its_level in levels if its_level == level]
+        parts.append(f"{level} {sum(solved)} of {len(solved)}")
+    return f"Solved exercises by level: {', '.join(parts)}."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

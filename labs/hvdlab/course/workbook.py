@@ -1,21 +1,26 @@
-"""Keep a learner's predictions and answers, and give feedback on the questions at the end of a lab.
+"""Keep a learner's predictions and answers, open hints, and give feedback on the questions of a lab.
 
     workbook = Workbook(6)
+    hint = workbook.hint
+    hint()      # in the cell of an exercise
     prediction = workbook.predict(1, 600, reason="below the noise scale, twice the batch halves the steps")
     workbook.question(1, answer="b")
 
 The questions of a lab are in `labs/questions/NN_name.toml`. The file `notebooks/work/answers.json` keeps what
-the learner predicted and answered, and `hvdlab progress` shows it.
+the learner predicted, answered and opened, and `hvdlab progress` shows it.
 """
 
 import math
+import sys
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from numbers import Number
 
-from hvdlab.course import experiment
+from hvdlab.course import exercise_hints, experiment, generated_questions
 from hvdlab.course.answers_file import (
     AnswersFile,
+    OpenedHint,
     Prediction,
     QuizAnswer,
     WorkbookError,
@@ -76,11 +81,13 @@ class Question:
         return self.otherwise
 
 
-def questions(lab: int) -> list[Question]:
+def questions(lab: int, seed: int | None = None) -> list[Question]:
     """Return the questions of a lab.
 
     Args:
         lab: the number of the lab.
+        seed: of the learner, for whom the numbers of some questions are drawn (generated_questions.py). None:
+            these questions have the numbers of an example.
 
     Raises:
         WorkbookError: there is no file with the questions of this lab.
@@ -90,7 +97,16 @@ def questions(lab: int) -> list[Question]:
         raise WorkbookError(
             f"lab {lab} has no questions: there is no {QUESTIONS}/{lab:02d}_NAME.toml"
         )
-    return [Question(**entry) for entry in tomllib.loads(paths[0].read_text("utf-8"))["question"]]
+    return [
+        _question(entry, seed) for entry in tomllib.loads(paths[0].read_text("utf-8"))["question"]
+    ]
+
+
+def _question(entry: dict, seed: int | None) -> Question:
+    """Return a question of a file, whose numbers may have to be drawn."""
+    if name := entry.get("generated"):
+        return Question(**generated_questions.question(name, entry["occurrence"], seed))
+    return Question(**entry)
 
 
 class Workbook:
@@ -105,6 +121,9 @@ class Workbook:
     def __init__(self, lab: int, file: AnswersFile | None = None) -> None:
         self.lab = lab
         self._file = file or learners_file()
+        self._opened: Counter[str] = (
+            Counter()
+        )  # how many hints of each exercise, if there is no file
 
     def predict(
         self, number: int, value: float | str | None, *, reason: str | None = None
@@ -146,7 +165,7 @@ class Workbook:
         Raises:
             WorkbookError: there is no such question, or the answer is neither a letter of it nor a number.
         """
-        asked = questions(self.lab)
+        asked = questions(self.lab, self._file.seed() if self._file else None)
         if number not in range(1, len(asked) + 1):
             raise WorkbookError(
                 f"lab {self.lab} has the questions 1 to {len(asked)}. Received: {number!r}"
@@ -175,7 +194,47 @@ class Workbook:
             ]
         )
 
-    def _keep(self, entry: Prediction | QuizAnswer) -> None:
+    def hint(self) -> None:
+        """Open the next hint of the exercise whose cell calls this, and show all that are open.
+
+        The cell is the one that calls a check of the exercise, or defines its function.
+        """
+        source = exercise_hints.cell_source(sys._getframe(1))
+        exercise = exercise_hints.exercise_of(source, self.lab)
+        if exercise is None:
+            print(
+                f"This cell belongs to no exercise of lab {self.lab}. Call hint() in the cell in which you "
+                "write your function, or in the cell of the check."
+            )
+            return
+        hints, opened = exercise.hints, self._opened_hints(exercise.id)
+        if not hints:
+            print("This exercise has no hints.")
+            return
+        if opened < len(hints):
+            opened += 1
+            self._opened[exercise.id] = opened
+            self._keep(OpenedHint(self.lab, exercise.id, opened, now()))
+        lines = [
+            text
+            for one in hints[:opened]
+            for text in (f"**{one.title}**", one.text if experiment.NOTEBOOK else one.plain().text)
+        ]
+        left = len(hints) - opened
+        note = (
+            f"*{opened} of {len(hints)} hints are open, and the next run of this cell opens another one. Put "
+            "the # back before hint() until you need it.*"
+        )
+        _show([*lines, note if left else "*These are all hints of this exercise.*"])
+
+    def _opened_hints(self, id: str) -> int:
+        """Return how many hints of an exercise are open."""
+        if self._file is None:
+            return self._opened[id]
+        kept = (one for one in self._file.entries() if isinstance(one, OpenedHint))
+        return max((one.number for one in kept if one.exercise == id), default=0)
+
+    def _keep(self, entry: Prediction | QuizAnswer | OpenedHint) -> None:
         if self._file:
             self._file.add(entry)
 

@@ -6,7 +6,13 @@ import sys
 import pytest
 
 from hvdlab.course import answers_file, lab_source, progress
-from hvdlab.course.answers_file import AnswersFile, Prediction, QuizAnswer, SolvedExercise
+from hvdlab.course.answers_file import (
+    AnswersFile,
+    OpenedHint,
+    Prediction,
+    QuizAnswer,
+    SolvedExercise,
+)
 
 SOURCE = """\
 # %% [markdown]
@@ -19,6 +25,13 @@ other = workbook.predict(2, None, reason=None)
 
 # %%
 exercises.check_one(one)
+
+# %% [markdown]
+# ## Exercise 2: Cases
+#
+# **Level:** blank page.
+
+# %%
 exercises.check_case(1, diagnosis)
 exercises.check_case(2, diagnosis)
 exercises.check_case(2, again)
@@ -41,6 +54,11 @@ DONE = [
     QuizAnswer(7, 1, "a", False, "t"),
     QuizAnswer(7, 1, "b", True, "t"),
     QuizAnswer(7, 1, "c", False, "later"),
+    OpenedHint(7, "lab07.one", 1, "t"),
+    OpenedHint(7, "lab07.one", 2, "t"),
+    OpenedHint(7, "lab07.one", 2, "later"),
+    OpenedHint(7, "lab07.of_an_older_lab", 1, "t"),
+    OpenedHint(8, "lab08.one", 1, "t"),
 ]
 
 
@@ -71,21 +89,30 @@ def test_optional_notebooks_count_as_parts_of_their_lab(lab):
 
 def test_each_thing_counts_once_and_stays_done(lab):
     (found,) = progress.progress(DONE, [lab])
-    assert (found.solved, found.reasoned, found.answered, found.right) == (2, 1, 1, 1)
+    assert (len(found.solved), found.reasoned, found.answered, found.right) == (2, 1, 1, 1)
+    assert found.hints == 2
+    assert progress.by_level([found]) == (
+        "Solved exercises by level: complete 1 of 1, choose and justify 0 of 0, blank page 1 of 2."
+    )
     (found,) = progress.progress([], [lab])
-    assert (found.solved, found.reasoned, found.answered, found.right) == (0, 0, 0, 0)
+    assert (len(found.solved), found.reasoned, found.answered, found.right) == (0, 0, 0, 0)
+    assert found.hints == 0
 
 
 def test_the_table_has_a_row_per_lab(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     file = AnswersFile(tmp_path / "answers.json")
     file.add(SolvedExercise(2, "check_gradient", "t"))
+    file.add(OpenedHint(2, "lab02.gradient", 1, "t"))
     progress.show(file)
-    rows = [line for line in capsys.readouterr().out.splitlines() if " of " in line and "│" in line]
+    said = capsys.readouterr().out
+    rows = [line for line in said.splitlines() if " of " in line and "│" in line]
     assert len(rows) == 1 + len(lab_source.labs()) >= 15  # the first: entry test and bridge
     (row,) = [row for row in rows if "2 Gradient descent" in row]
     (lab,) = [lab for lab in lab_source.labs() if lab.number == 2]
     assert f"1 of {len(lab.exercises)}" in row
+    assert row.split("│")[-2].strip() == "1"  # a hint
+    assert "Solved exercises by level: complete 1 of " in said
 
 
 def test_no_file_and_a_broken_file_are_one_sentence(tmp_path, monkeypatch, capsys):

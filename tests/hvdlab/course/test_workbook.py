@@ -7,7 +7,13 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from hvdlab.course import answers_file, experiment, workbook
-from hvdlab.course.answers_file import AnswersFile, Prediction, QuizAnswer, SolvedExercise
+from hvdlab.course.answers_file import (
+    AnswersFile,
+    OpenedHint,
+    Prediction,
+    QuizAnswer,
+    SolvedExercise,
+)
 from hvdlab.course.workbook import Workbook, WorkbookError
 
 QUESTIONS = """
@@ -161,11 +167,18 @@ def test_entries_of_all_kinds_come_back_in_order(tmp_path):
         Prediction(1, 1, "b", "why", "t2"),
         QuizAnswer(1, 2, "b", True, "t3"),
         SolvedExercise(1, "check_one", "t4"),
+        OpenedHint(1, "lab01.one", 1, "t5"),
     ]
     for entry in written:
         file.add(entry)
     assert file.entries() == written
-    assert set(json.loads(file.path.read_text())) == {"predictions", "questions", "exercises"}
+    kept = json.loads(file.path.read_text())
+    assert set(kept) == {"predictions", "questions", "exercises", "hints"}
+    del kept["hints"]  # a file of an earlier version
+    file.path.write_text(json.dumps(kept))
+    assert file.entries() == written[:-1]
+    file.add(written[-1])
+    assert file.entries() == written
 
 
 @pytest.mark.parametrize(
