@@ -369,9 +369,9 @@ def noise_ball(batch_size, sampling, seed):
 samplings = ["with replacement", "each once an epoch"]
 settings = grid(sampling=samplings, batch_size=[1, 2, 5, 10, 20, 50], seed=seeds(3, 5))
 balls = sweep("noise_ball", noise_ball, settings)
-shipped_balls = reference("noise_ball")
 
 # %% tags=["folded"]
+shipped_balls = reference("noise_ball")
 figure, axes = plt.subplots(figsize=(8, 4.5))
 names = {name: name for name in samplings}
 overlay(axes, balls, shipped_balls, x="batch_size", y="variance", by="sampling", labels=names)
