@@ -14,10 +14,9 @@
 # **After this lab you can**
 #
 # * write the gradient of the mean squared error and the loop of gradient descent;
-# * compute the largest learning rate that converges on a quadratic loss, and say what is different in a
-#   network;
+# * compute the largest learning rate that converges on a quadratic loss, also from gradients alone, and say what
+#   is different in a network;
 # * compute the condition number, and predict from it how many steps the descent needs;
-# * find the largest learning rate of a loss from its gradients alone;
 # * explain why inputs of networks are normalised;
 # * tell a loss that has stopped falling from parameters that have reached the minimum.
 #
@@ -402,7 +401,7 @@ with interactive(
 #
 # The distance shrinks if the factor lies between $-1$ and $1$. This holds for every $\eta$ below $2 /
 # \lambda$, which is $2 / 2 = 1$ for the parabola of the table. Above this limit each step ends farther from
-# the minimum than it began, and the descent **diverges**.
+# the minimum than it began, and the descent **diverges** (*divergence*).
 #
 # ![Three copies of the same parabola. With the small learning rate 0.1 the points approach the minimum from one side. With 0.9 they jump from side to side and still come closer. With 1.1, above the limit 1, each jump ends higher than the one before.](pictures/learning_rate_limit.svg)
 #
