@@ -415,8 +415,8 @@ exercises.check_global_statistics(global_statistics)
 # * **+GBN**: ghost batch norm with ghosts of the size of the small batch;
 # * **+RA**: regime adaptation, $k$ times as many epochs.
 #
-# Theirs is F1 on MNIST with batches of 128 and 4,096, and ours has 64 and 1,024, so $k = 16$. SB makes $6 \cdot 157 = 942$ updates, LB $6 \cdot 10 = 60$, and +RA
-# $96 \cdot 10 = 960$. The learning rate is divided by 10 after a half and after five sixths of the run.
+# Theirs is F1 on MNIST with batches of 128 and 4,096, and ours has 64 and 1,024, so $k = 16$. SB makes
+# $6 \cdot 157 = 942$ updates, LB $6 \cdot 10 = 60$, and +RA $96 \cdot 10 = 960$. The learning rate is divided by 10 after a half and after five sixths of the run.
 
 # %%
 LARGE = 1024
@@ -888,7 +888,8 @@ describe(
 # LARS matters more: from batch 4,096 to 16,384 SGD needed 26 % more epochs in round 0.5, and LARS 7 % more in
 # round 0.6.
 #
-# The linear rule gives 272 for batch 65,536, and the square root 48. The tuned learning rate is 24.7. The warmup takes 31 epochs, more than a third of the training. In the
+# The linear rule gives 272 for batch 65,536, and the square root 48. The tuned learning rate is 24.7. The warmup
+# takes 31 epochs, more than a third of the training. In the
 # figure the accuracy on 4,216 GPUs does not improve while the learning rate is highest: it is 0.32 to 0.38
 # after 22 epochs, 0.27 to 0.36 after 34, and 0.48 to 0.51 after 42.
 #
