@@ -605,11 +605,13 @@ print(f"your prediction: {prediction} percentage points")
 describe(
     figure,
     "Test accuracy against epochs for runs of 5 and 10 epochs with cosine decay and with WSD. "
-    "In the decay of WSD, the grey part, the accuracy rises steeply.",
+    "In the decay of WSD, the grey part, the accuracy rises, and it ends a little below cosine.",
 )
 
 # %% [markdown]
-# WSDRESULT
+# **Compare your prediction.** In the reference (n = 3) the accuracy of WSD rises by 2.3 percentage points
+# in its decay, from 0.819 to 0.842 (scatter 0.003). Cosine ends at 0.847. After 5 epochs WSD has 0.825 and
+# cosine 0.844: one epoch of decay is short. But a cosine run is useful for one length only.
 #
 # ## LARS: a learning rate per layer
 #
