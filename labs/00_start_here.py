@@ -32,7 +32,7 @@
 # | [4: Data parallelism by hand](04_data_parallelism.ipynb) | 155 | MPI, collectives, your own ring all-reduce and distributed optimizer, and why N processes give the result of one |
 # | [5: Horovod](05_horovod.ipynb) | 190 | the conversion of a script to Horovod, step by step; scaling and its measurement; a script of your own |
 # | [6: Scaling the batch](06_scaling_the_batch.ipynb) | 150 | the gradient noise scale, and how far a larger batch saves steps |
-# | [7: Remedies for large batches](07_large_batch_remedies.ipynb) | 105 | scaling and warmup of the learning rate, batch normalisation, LARS and LAMB |
+# | [7: Remedies for large batches](07_large_batch_remedies.ipynb) | 120 | scaling and warmup of the learning rate, WSD, batch normalisation, LARS, AdamW and Muon |
 # | [8: CIFAR-10 and the assessment](08_cifar10_assessment.ipynb) | 145 | a complete training script, measured by the grader |
 # | [9: One device, used fully](09_one_device.ipynb) | 180 | number formats, mixed precision, activation checkpointing, gradient accumulation |
 # | [10: Feed the device](10_feed_the_device.ipynb) | 110 | the input pipeline: workers, prefetching, file formats, random access |

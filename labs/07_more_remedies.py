@@ -1,13 +1,14 @@
 # %% [markdown]
 # # Lab 7, optional: More remedies for large batches
 #
-# This notebook continues lab 7 with a remedy that failed (noise on the gradient), a remedy that saves updates (a
-# growing batch), and one more optimizer (NovoGrad). No later lab needs it.
+# This notebook continues lab 7 with details of its remedies (ghost batch norm, a growing batch, LARS and LAMB), with
+# a remedy that failed (noise on the gradient), and with two more optimizers (LARC and NovoGrad). No later lab
+# needs it.
 #
-# **After this notebook you can** compute the noise that a large batch lacks, count the updates of a growing
-# batch, and write an update of NovoGrad.
+# **After this notebook you can** write ghost batch norm, compute the noise that a large batch lacks, count the
+# updates of a growing batch, and write the updates of LARS, LAMB and NovoGrad.
 #
-# **Builds on** lab 7. **Time:** 35 minutes. The computer needs about two of them.
+# **Builds on** lab 7. **Time:** 70 minutes. The computer needs about two of them.
 
 # %% tags=["folded"]
 import matplotlib.pyplot as plt
@@ -16,8 +17,8 @@ import numpy as np
 from hvdlab import schedules
 from hvdlab.course import frameworks
 from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import describe, overlay
-from hvdlab.course.large_batch_tables import dots
+from hvdlab.course.figures import compare, describe, overlay
+from hvdlab.course.large_batch_tables import dots, tuned
 from hvdlab.course.workbook import Workbook
 from hvdlab.data import load_fashion_mnist
 from hvdlab.exercises import lab07_large_batch_remedies as exercises
@@ -57,6 +58,100 @@ x, y = pixels(data.train_images[:IMAGES]), data.train_labels[:IMAGES].astype("in
 test = pixels(data.test_images[:IMAGES]), data.test_labels[:IMAGES].astype("int32")
 
 # %% [markdown]
+# ## Noise of ghost batch norm
+#
+# Ghost batch norm (lab 7) cuts a large batch into *ghosts*, groups of consecutive examples, and normalises each
+# ghost $G$ by its own mean and variance:
+#
+# $$ y_i = \frac{x_i - \mu_G}{\sqrt{\sigma_G^2 + \epsilon}}, \qquad i \in G. $$
+#
+# A single GPU with a large batch needs the layer: `hvdlab.keras.GhostBatchNormalization` or
+# `hvdlab.torch.GhostBatchNorm1d`.
+#
+# ## Exercise 6: Ghost batch norm
+#
+# **What:** the forward pass of ghost batch norm in NumPy, with $\gamma = 1$ and $\beta = 0$.
+#
+# **Why:** it shows exactly which examples influence each other.
+#
+# **Signature:** `ghost_batch_norm(x, ghost_size, eps)` takes an array of shape (examples, features). If the
+# ghosts do not divide the batch, the last ghost contains the remainder. Each feature has its own mean and
+# *biased* variance (divided by the number of examples). Return a new array.
+#
+# <details><summary>Hint 1</summary>
+#
+# Go through `range(0, len(x), ghost_size)`. A slice that goes beyond the end of an array is just shorter.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The column 0, 2, 4, 8 in ghosts of 2 with `eps = 0`: the first ghost has mean 1 and variance 1, the second
+# one mean 6 and variance 4. So the result is $-1, +1, -1, +1$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# For `ghost = x[start : start + ghost_size]` it is
+# `(ghost - ghost.mean(axis=0)) / np.sqrt(ghost.var(axis=0) + eps)`. NumPy's `var` is the biased one.
+# `np.concatenate` joins the ghosts.
+#
+# </details>
+
+
+# %%
+def ghost_batch_norm(x, ghost_size, eps):
+    # BEGIN SOLUTION: normalise each ghost by its own mean and variance
+    ghosts = [x[start : start + ghost_size] for start in range(0, len(x), ghost_size)]
+    return np.concatenate(
+        [(ghost - ghost.mean(axis=0)) / np.sqrt(ghost.var(axis=0) + eps) for ghost in ghosts]
+    )
+    # END SOLUTION
+
+
+# %%
+exercises.check_ghost_batch_norm(ghost_batch_norm)
+
+# %% [markdown]
+# How large is the noise? Take 1,024 images in 20 random orders, and measure how much a normalised pixel
+# changes with the other images of its ghost. In theory the mean of $b$ examples that are drawn from
+# $M = 1{,}024$ without replacement has a standard deviation proportional to $\sqrt{1/b - 1/M}$.
+
+# %%
+# Prediction 8: by which factor does the noise grow when the ghosts shrink from 64 to 16 images?
+# Replace both values of None.
+prediction = workbook.predict(8, None, reason=None)
+
+# %%
+sample = x[:1024, 300:400]
+ghost_sizes, noise = np.array([16, 64, 256, 1024]), []
+for ghost_size in ghost_sizes:
+    outputs = []
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(len(sample))
+        normalised = ghost_batch_norm(sample[order], ghost_size, 1e-3)
+        outputs.append(normalised[np.argsort(order)])
+    noise.append(np.std(outputs, axis=0).mean())
+print(f"ghosts of 16 have {noise[0] / noise[1]:.2f} times the noise of ghosts of 64")
+print(f"your prediction: {prediction}")
+
+# %% tags=["folded"]
+theory = np.sqrt(1 / ghost_sizes - 1 / len(sample))
+figure, axes = plt.subplots()
+axes.semilogx(ghost_sizes, noise, "o", base=2, label="measured")
+axes.semilogx(ghost_sizes, noise[0] * theory / theory[0], label=r"$\propto \sqrt{1/b - 1/1024}$")
+axes.set_xticks(ghost_sizes, ghost_sizes)
+axes.set(xlabel="ghost size b, examples", ylabel="standard deviation of a\nnormalised pixel")
+axes.legend()
+describe(
+    figure,
+    "Standard deviation of a normalised pixel against the ghost size. It falls like the square root of "
+    "1/b minus 1/1024, and is zero with a single ghost of 1024 examples.",
+)
+
+# %% [markdown]
+# **Compare your prediction.** The formula gives
+# $\sqrt{(1/16 - 1/1024) / (1/64 - 1/1024)} = \sqrt{63/15} = 2.05$. A quick estimate is $\sqrt{64/16} = 2$.
+#
 # ## Noise on the gradient
 #
 # Another idea is to give the large batch the noise that it lost. The covariance matrix $\Sigma$ of lab 6
@@ -78,9 +173,9 @@ test = pixels(data.test_images[:IMAGES]), data.test_labels[:IMAGES].astype("int3
 # rate of batch 64, as in column LB of lab 7.
 
 # %%
-# Prediction 8: which s do the loss weights need to give batch 1024 the noise of batch 64?
+# Prediction 9: which s do the loss weights need to give batch 1024 the noise of batch 64?
 # Replace both values of None.
-prediction = workbook.predict(8, None, reason=None)
+prediction = workbook.predict(9, None, reason=None)
 
 # %%
 NOISES = ["none", "loss weights", "additive 1e-4", "additive 1e-2"]
@@ -145,7 +240,7 @@ describe(
 # examples. Epochs 3, 4 and 5 have batch 160, so 1 update each. Together these are
 # $10 + 10 + 3 + 1 + 1 + 1 = 26$ updates instead of 60.
 #
-# ## Exercise 6: The updates of a growing batch
+# ## Exercise 7: The updates of a growing batch
 #
 # **What:** count the updates of a whole run.
 #
@@ -194,9 +289,9 @@ exercises.check_updates_with_growth(updates_with_growth)
 # (counted from 0) either the learning rate is divided by 5, or the batch is multiplied by 5.
 
 # %%
-# Prediction 9: which fraction of the updates does the growing batch need? Compute it by hand, and
+# Prediction 10: which fraction of the updates does the growing batch need? Compute it by hand, and
 # replace both values of None.
-prediction = workbook.predict(9, None, reason=None)
+prediction = workbook.predict(10, None, reason=None)
 
 # %%
 GROWTH_EPOCHS, MILESTONES = by_run_length(
@@ -261,7 +356,124 @@ describe(
 show_growth(growth, {plan: phases_of(plan) for plan in PLANS})
 
 # %% [markdown]
-# ## NovoGrad
+# ## LARS and LAMB
+#
+# Lab 7 explains the trust ratio of **LARS**,
+#
+# $$ r = \tau \frac{\|w\|}{\|g\| + d\, \|w\|}, \qquad v \leftarrow \mu v + r\, (g + d\, w), \qquad w \leftarrow w - \eta v. $$
+#
+# (In the paper, which calls $r$ the local learning rate, $\eta$ is inside the velocity. Here it is outside, as in
+# PyTorch.) Where $\|w\|$ or $\|g\|$ is 0, $r$ is 1. Biases take the step of SGD with momentum, that is $r = 1$
+# and $d = 0$.
+#
+# **Worked example.** $w = (3, 4)$ and $g = (8, -6)$ have $\|w\| = 5$ and $\|g\| = 10$. With $\tau = 0.25$ and
+# $d = 0.5$ the trust ratio is $r = 0.25 \cdot 5 / (10 + 2.5) = 0.1$. With $v = 0$ at first,
+# $v = 0.1 \cdot (9.5, -4) = (0.95, -0.4)$. With $\eta = 2$ the new weights are
+# $(3 - 1.9,\ 4 + 0.8) = (1.1,\ 4.8)$.
+#
+# ## Exercise 8: LARS
+#
+# **What:** one update of LARS for one array.
+#
+# **Why:** three lines contain the whole method, and their order matters.
+#
+# **Signature:**
+# `lars_update(w, gradient, velocity, learning_rate, momentum, weight_decay, trust_coefficient)` returns the
+# new `(w, velocity)` and leaves its arguments as they are.
+#
+# <details><summary>Hint 1</summary>
+#
+# `np.linalg.norm` of a matrix is the root of the sum of its squares. The denominator adds two norms. It is
+# not the norm of a sum.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Follow the worked example: first the two norms 5 and 10, then $r = 0.1$, then the velocity $(0.95, -0.4)$,
+# and the learning rate 2 only in the last line.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Let `local` be the trust ratio (the local rate), and begin with `local = 1.0`. If both norms are above 0,
+# `local = trust_coefficient * w_norm / (g_norm + weight_decay * w_norm)`. Then
+# `velocity = momentum * velocity + local * (gradient + weight_decay * w)`.
+#
+# </details>
+
+
+# %%
+def lars_update(w, gradient, velocity, learning_rate, momentum, weight_decay, trust_coefficient):
+    # BEGIN SOLUTION: compute the trust ratio, then the velocity and the step
+    w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(gradient)
+    local = 1.0
+    if w_norm > 0 and g_norm > 0:
+        local = trust_coefficient * w_norm / (g_norm + weight_decay * w_norm)
+    velocity = momentum * velocity + local * (gradient + weight_decay * w)
+    return w - learning_rate * velocity, velocity
+    # END SOLUTION
+
+
+# %%
+exercises.check_lars_update(lars_update)
+
+# %% [markdown]
+# **LAMB** multiplies the finished step of AdamW, with Adam's update $a$, by a trust ratio:
+#
+# $$ u = a + d\, w, \qquad r = \frac{\|w\|}{\|u\|}, \qquad w \leftarrow w - \eta\, r\, u. $$
+#
+# There is no trust coefficient. Where a norm is 0 the ratio is 1, and biases take Adam's step. For example,
+# $w = (3, 4)$, $a = (4.5, -10)$ and $d = 0.5$ give $u = (6, -8)$ with $\|u\| = 10$. The trust ratio is
+# $r = 5/10 = 0.5$. With $\eta = 0.2$ the step is $0.2 \cdot 0.5 \cdot (6, -8) = (0.6, -0.8)$. Its length is
+# $1 = \eta \|w\|$, and the new weights are $(2.4, 4.8)$.
+#
+# ## Exercise 9: The trust ratio of LAMB
+#
+# **What:** from Adam's update $a$ compute the new weights of one layer.
+#
+# **Why:** these lines are the difference between Adam and LAMB.
+#
+# **Signature:** `lamb_update(w, adam, learning_rate, weight_decay)` returns the new weights, where `adam` is
+# the array $a$.
+#
+# <details><summary>Hint 1</summary>
+#
+# Add the weight decay first. The trust ratio uses the norm of the sum, whereas LARS adds two norms.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# In the worked example $u = (6, -8)$ has the norm 10, and $\|w\| = 5$, so the ratio is 0.5.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `u = adam + weight_decay * w`, and `ratio = w_norm / u_norm if w_norm > 0 and u_norm > 0 else 1.0`. Return
+# `w - learning_rate * ratio * u`.
+#
+# </details>
+
+
+# %%
+def lamb_update(w, adam, learning_rate, weight_decay):
+    # BEGIN SOLUTION: return the new weights of the layer
+    u = adam + weight_decay * w
+    w_norm, u_norm = np.linalg.norm(w), np.linalg.norm(u)
+    ratio = 1.0
+    if w_norm > 0 and u_norm > 0:
+        ratio = w_norm / u_norm
+    return w - learning_rate * ratio * u
+    # END SOLUTION
+
+
+# %%
+more_exercises.check_lamb_update(lamb_update)
+
+# %% [markdown]
+# ## LARC and NovoGrad
+#
+# **LARC** is LARS with a limit. The learning rate of a layer is $\min(r, \eta)$ in place of $\eta r$, so no
+# layer makes a longer step than with SGD.
 #
 # **NovoGrad** ([Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286)) needs less memory. It keeps only
 # *one number* $v$ per layer, the moving average of the squared gradient norm, and divides the gradient by its
@@ -273,7 +485,32 @@ show_growth(growth, {plan: phases_of(plan) for plan in PLANS})
 # $(3, 4)$ has $v = 25$ and becomes $(0.6, 0.8)$, of length 1, whatever its size was. Here NovoGrad differs
 # from LARS and LAMB: apart from the weight decay its step does not depend on $\|w\|$.
 #
-# ## Exercise 7: NovoGrad
+# | optimizer | learning rate per | state per weight | step of a layer is proportional to |
+# |---|---|---|---|
+# | SGD with momentum | network | 1 | $\|g\|$ |
+# | Adam | weight | 2 | (each weight moves by at most about $\eta$) |
+# | LARS | layer | 1 | $\|w\|$ |
+# | LARC | layer | 1 | $\|w\|$, or $\|g\|$ where the limit acts |
+# | LAMB | weight and layer | 2 | $\|w\|$ |
+# | NovoGrad | layer | 1 | $\|g\|$ divided by its recent average |
+#
+# The next table has the reference of *Optimizers at a large batch* in lab 7 for these optimizers.
+
+# %% tags=["folded"]
+NAMES = ["SGD", "Adam", "LARS", "LARC", "LAMB", "NovoGrad"]
+compare(
+    None,
+    tuned(reference("large_batch_optimizers"), NAMES),
+    by=["number", "optimizer", "rate"],
+    value="test_accuracy",
+)
+
+# %% [markdown]
+# After 30 updates (n = 3) NovoGrad is 1.2 points better than SGD, with a scatter of 0.8. LARC gains 0.9 points,
+# less than its scatter of 2.0. So a limit at the step of SGD takes away most of the three points that LARS
+# gains.
+#
+# ## Exercise 10: NovoGrad
 #
 # **What:** one update of NovoGrad for one layer.
 #

@@ -20,13 +20,9 @@ from hvdlab.keras.noise import LossWeights, NoisySGD
 from hvdlab.keras.schedules import Schedule
 
 DECAY = 1e-4  # weight decay of the matrices
-CONVOLUTIONS = (
-    (16, 2),
-    (32, 2),
-    (64, 2),
-    (64, 1),
-)  # channels and stride of the convolutions of "CNN"
+CONVOLUTIONS = [(16, 2), (32, 2), (64, 2), (64, 1)]  # channels and strides of "CNN"
 HE = "he_normal"  # the initial weights of "CNN", which suit ReLU
+DECOUPLED_DECAY = 0.1  # the same for AdamW and Muon, whose decay is not part of the gradient
 IN_THE_LOSS = "SGD", "Adam"  # optimizers whose weight decay is a term of the loss
 Data = tuple[np.ndarray, np.ndarray]  # images (n, pixels) and labels (n,)
 
@@ -42,7 +38,8 @@ class F1Training:
         image: height, width and channels of an image, for "CNN". Default (28, 28, 1).
         schedule: function step -> learning rate.
         steps: number of updates of the run.
-        optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
+        optimizer: "SGD" (with momentum 0.9), "Adam", "AdamW", "LARS", "LARC", "LAMB", "NovoGrad" or "Muon"
+            (for the matrices of the hidden layers, with AdamW for the rest). Default "SGD".
         norm: "batch", "ghost", or "none": what normalises the output of each hidden layer. Default "batch".
         ghost_size: number of examples of a ghost. Default 64.
         hidden_layers: default 5.
@@ -79,12 +76,28 @@ class F1Training:
                 _dense_layers(hidden_layers, norm, ghost_size, decay),
                 "glorot_uniform",
             )
-        last = layers.Dense(10, kernel_initializer=initial, kernel_regularizer=decay)
+        last = layers.Dense(10, kernel_initializer=initial, kernel_regularizer=decay, name="logits")
         self.model = keras.Sequential([*modules, last])
         rate = Schedule(schedule, steps)
+        self._compile(_optimizer(optimizer, rate, clip_norm, gradient_noise, seed))
+
+    def _compile(self, optimizer: keras.optimizers.Optimizer) -> None:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        made = _optimizer(optimizer, rate, clip_norm, gradient_noise, seed)
-        self.model.compile(made, loss, metrics=["accuracy"], jit_compile=False)
+        self.model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+
+    def branch(self, schedule: Callable[[int], float], steps: int) -> "F1Training":
+        """Return a copy that continues from this moment with another schedule and number of updates."""
+        copy, old = object.__new__(F1Training), self.model.optimizer
+        copy.seed, copy.loss_weight_std = self.seed, self.loss_weight_std
+        copy.model = keras.models.clone_model(self.model)
+        copy.model.set_weights(self.model.get_weights())
+        settings = {**old.get_config(), "learning_rate": Schedule(schedule, steps)}
+        new = type(old).from_config(settings)
+        new.build(copy.model.trainable_variables)
+        for to, variable in zip(new.variables, old.variables, strict=True):
+            to.assign(variable)
+        copy._compile(new)
+        return copy
 
     def fit(self, train: Data, test: Data, batch_size: int, epochs: int, every: int = 1) -> list:
         """Train, and return a row {"epoch", "test_accuracy"} for each epoch that is tested.
@@ -168,6 +181,13 @@ def _optimizer(
         return keras.optimizers.SGD(rate, 0.9, global_clipnorm=clip_norm)
     if name == "Adam":
         return keras.optimizers.Adam(rate)
+    if name in ("AdamW", "Muon"):
+        decay, without = DECOUPLED_DECAY, {}
+        if name == "Muon":
+            without = {"exclude_layers": ["logits"], "adam_weight_decay": decay}
+        made = getattr(keras.optimizers, name)(rate, weight_decay=decay, **without)
+        made.exclude_from_weight_decay(var_names=["bias"])
+        return made
     if name == "LARS":
         return LARS(rate, 0.9, DECAY, trust_coefficient=0.02)
     if name == "LARC":

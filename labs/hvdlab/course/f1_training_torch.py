@@ -10,7 +10,8 @@ PyTorch's batch norm averages the unbiased variance for inference, and Keras' th
 Source: Hoffer, Hubara, Soudry, Train longer, generalize better, 2017, arXiv:1705.08741.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -21,12 +22,8 @@ from hvdlab.torch import LAMB, LARS, GhostBatchNorm1d, NovoGrad
 from hvdlab.torch.noise import GradientNoise, LossWeights
 
 DECAY = 1e-4  # weight decay of the matrices
-CONVOLUTIONS = (
-    (16, 2),
-    (32, 2),
-    (64, 2),
-    (64, 1),
-)  # channels and stride of the convolutions of "CNN"
+CONVOLUTIONS = [(16, 2), (32, 2), (64, 2), (64, 1)]  # channels and strides of "CNN"
+DECOUPLED_DECAY = 0.1  # the same for AdamW and Muon, whose decay is not part of the gradient
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH_NORM = {"eps": 1e-3, "momentum": 0.1}  # as in Keras, whose momentum is that of the old value
 Data = tuple[np.ndarray, np.ndarray]  # images (n, pixels) and labels (n,)
@@ -43,7 +40,8 @@ class F1Training:
         image: height, width and channels of an image, for "CNN". Default (28, 28, 1).
         schedule: function step -> learning rate.
         steps: number of updates of the run.
-        optimizer: "SGD" (with momentum 0.9), "Adam", "LARS", "LARC", "LAMB" or "NovoGrad". Default "SGD".
+        optimizer: "SGD" (with momentum 0.9), "Adam", "AdamW", "LARS", "LARC", "LAMB", "NovoGrad" or "Muon"
+            (for the matrices of the hidden layers, with AdamW for the rest). Default "SGD".
         norm: "batch", "ghost", or "none": what normalises the output of each hidden layer. Default "batch".
         ghost_size: number of examples of a ghost. Default 64.
         hidden_layers: default 5.
@@ -85,12 +83,18 @@ class F1Training:
                 else:  # the initial weights of Keras
                     nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
-        self.optimizer = _optimizer(optimizer, self.model)
+        self.optimizers = _optimizers(optimizer, self.model)
         self.noise = self.weights = None
         if gradient_noise:
             self.noise = GradientNoise(self.model.parameters(), eta=gradient_noise, seed=seed)
         if loss_weight_std:
             self.weights = LossWeights(loss_weight_std, seed=seed)
+
+    def branch(self, schedule: Callable[[int], float], steps: int) -> "F1Training":
+        """Return a copy that continues from this moment with another schedule and number of updates."""
+        copy = deepcopy(self)
+        copy.rates = [float(schedule(step)) for step in range(steps)]
+        return copy
 
     def fit(self, train: Data, test: Data, batch_size: int, epochs: int, every: int = 1) -> list:
         """Train, and return a row {"epoch", "test_accuracy"} for each epoch that is tested.
@@ -124,7 +128,7 @@ class F1Training:
 
     def _update(self, images: Tensor, labels: Tensor) -> None:
         self.model.train()
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         losses = F.cross_entropy(self.model(images), labels, reduction="none")
         if self.weights:
             losses = self.weights(losses) * losses
@@ -133,9 +137,10 @@ class F1Training:
             self.noise.add_()
         if self.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rates[min(self.step, len(self.rates) - 1)]
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.rates[min(self.step, len(self.rates) - 1)]
+            optimizer.step()
         self.step += 1
 
     @torch.no_grad()
@@ -181,19 +186,31 @@ def _tensors(images: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images).to(DEVICE), torch.from_numpy(labels.astype("int64")).to(DEVICE)
 
 
-def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Return an optimizer with weight decay for matrices only; `fit` sets its learning rate."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": DECAY},
+def _optimizers(name: str, model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Return optimizers with weight decay for matrices only; `fit` sets their learning rate."""
+    if name == "Muon":
+        *hidden, last = [p for p in model.parameters() if p.dim() > 1]
+        # The factor 0.2 sqrt(max(rows, columns)) lets Muon and AdamW share a learning rate.
+        settings = {"weight_decay": DECOUPLED_DECAY, "adjust_lr_fn": "match_rms_adamw"}
+        rest = _groups([p for p in model.parameters() if p.dim() <= 1] + [last], DECOUPLED_DECAY)
+        return [torch.optim.Muon(hidden, **settings), torch.optim.AdamW(rest, eps=1e-7)]
+    decay = DECOUPLED_DECAY if name == "AdamW" else DECAY
+    groups = _groups(model.parameters(), decay)
+    if name == "SGD":
+        return [torch.optim.SGD(groups, lr=0.1, momentum=0.9)]
+    if name in ("Adam", "AdamW"):
+        return [getattr(torch.optim, name)(groups, eps=1e-7)]  # eps as in Keras
+    if name == "LARS":
+        return [LARS(groups, momentum=0.9, trust_coefficient=0.02)]
+    if name == "LARC":
+        return [LARS(groups, momentum=0.9, clip=True)]
+    return [{"LAMB": LAMB, "NovoGrad": NovoGrad}[name](groups)]
+
+
+def _groups(parameters: Iterable[nn.Parameter], decay: float) -> list[dict]:
+    """Return the matrices with this weight decay, and the other parameters with none."""
+    parameters = list(parameters)
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    if name == "SGD":
-        return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
-    if name == "Adam":
-        return torch.optim.Adam(groups, eps=1e-7)  # eps as in Keras
-    if name == "LARS":
-        return LARS(groups, momentum=0.9, trust_coefficient=0.02)
-    if name == "LARC":
-        return LARS(groups, momentum=0.9, clip=True)
-    return {"LAMB": LAMB, "NovoGrad": NovoGrad}[name](groups)

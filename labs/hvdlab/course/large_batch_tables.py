@@ -91,9 +91,10 @@ def tuned(table: pd.DataFrame, optimizers: Sequence[str], network: str = "plain"
     """Return the rows of the seeds 1, 2, ... at the learning rate that was best on seed 0.
 
     Args:
+        optimizers: only rows of these; the number of an optimizer is its place here.
         network: only rows of this network. Default "plain".
     """
-    table = table[table["network"] == network]
+    table = table[(table["network"] == network) & table["optimizer"].isin(optimizers)]
     first = table[table["seed"] == 0]
     best = first.loc[first.groupby("optimizer")["test_accuracy"].idxmax(), ["optimizer", "rate"]]
     rows = table[table["seed"] > 0].merge(best)

@@ -1,4 +1,4 @@
-"""Right answers of lab 7 in other styles."""
+"""Right answers of lab 7 in other styles, and wrong answers."""
 
 import math
 
@@ -127,3 +127,149 @@ global_statistics = [
 ]
 lamb_update = [lamb_of_torch, lamb_with_one_expression]
 novograd_update = [novograd_of_reference, novograd_with_early_case]
+
+
+def wsd_with_numpy(base_rate, ranks, warmup_steps, decay_steps, total_steps):
+    """Rise linearly, and fall on a cosine wave to a twentieth."""
+    warmup = np.arange(1, warmup_steps + 1) / max(warmup_steps, 1)
+    wave = (1 + np.cos(np.pi * np.arange(1, decay_steps + 1) / decay_steps)) / 2
+    stable = np.ones(total_steps - warmup_steps - decay_steps)
+    return base_rate * ranks * np.concatenate([warmup, stable, 0.05 + 0.95 * wave])
+
+
+class Plan:
+    """A schedule as an object that is called with a step: quadratic warmup, exponential decay."""
+
+    def __init__(self, peak, warmup, begin, decay):
+        self.peak, self.warmup, self.begin, self.decay = peak, warmup, begin, decay
+
+    def __call__(self, step):
+        if step >= self.begin:
+            return self.peak * 0.08 ** ((step - self.begin + 1) / self.decay)
+        return self.peak * min((step + 1) / self.warmup, 1) ** 2 if self.warmup else self.peak
+
+
+def wsd_with_a_class(base_rate, ranks, warmup_steps, decay_steps, total_steps):
+    plan = Plan(base_rate * ranks, warmup_steps, total_steps - decay_steps, decay_steps)
+    return tuple(plan(step) for step in range(total_steps))
+
+
+def wsd_of_schedules(base_rate, ranks, warmup_steps, decay_steps, total_steps):
+    """Rise from the base rate, as in exercise 1, and fall by 1 - sqrt."""
+    begin = total_steps - decay_steps
+    stable = schedules.constant(base_rate * ranks)
+    if warmup_steps:
+        stable = schedules.gradual_warmup(stable, warmup_steps, start=base_rate / 2)
+    falls = [1 - math.sqrt(k / (decay_steps + 0.01)) for k in range(1, decay_steps + 1)]
+    return [stable(step) for step in range(begin)] + [base_rate * ranks * f for f in falls]
+
+
+def wsd_of_torch(base_rate, ranks, warmup_steps, decay_steps, total_steps):
+    peak = base_rate * ranks
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=peak)
+    begin = total_steps - decay_steps
+
+    def factor(step):
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        return 1 if step < begin else (total_steps - step) / (decay_steps + 1) * 0.19
+
+    plan, rates = torch.optim.lr_scheduler.LambdaLR(optimizer, factor), []
+    for _ in range(total_steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        plan.step()
+    return rates
+
+
+def polar_factor(matrix, steps):
+    """The same steps on the singular values."""
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    s = s / (math.sqrt((s**2).sum()) + 1e-12)
+    for _ in range(steps):
+        s = 1.5 * s - 0.5 * s**3
+    return u @ np.diag(s) @ vt
+
+
+def orthogonalize_with_torch(matrix, steps):
+    x = torch.nn.functional.normalize(torch.tensor(matrix).flatten(), dim=0).view(*matrix.shape)
+    eye = torch.eye(len(x), dtype=x.dtype)
+    for _ in range(steps):
+        x = 0.5 * (3 * eye - x @ x.T) @ x
+    return x.tolist()
+
+
+RUN = {
+    "images": 1000,
+    "batch": 64,
+    "ranks": 3,
+    "epochs": 6,
+    "warmup_epochs": 2,
+    "first_epoch": 0,
+}
+REVIEW = {
+    "a": RUN,
+    "b": "correct",
+    "c": {**RUN, "first_epoch": 1},
+    "d": {**RUN, "images": 100, "warmup_epochs": 1},
+}
+
+
+def large_run(**changes):
+    return {
+        **dict(images=50_000, batch=48, ranks=8, epochs=90, warmup_epochs=5, first_epoch=0),
+        **changes,
+    }
+
+
+wsd_rates = [wsd_with_numpy, wsd_with_a_class, wsd_of_schedules, wsd_of_torch]
+orthogonalize = [polar_factor, orthogonalize_with_torch]
+review_schedule = [
+    lambda: REVIEW,
+    lambda: {
+        "b": "correct",
+        "d": large_run(ranks=2000, warmup_epochs=1),
+        "a": large_run(),
+        "c": large_run(first_epoch=89),
+    },
+    lambda: dict(
+        a={**RUN, "ranks": 1, "batch": 300},
+        b="correct",
+        c=dict(images=10, batch=10, ranks=1, epochs=2, warmup_epochs=0, first_epoch=1),
+        d=dict(images=10, batch=10, ranks=1, epochs=2, warmup_epochs=1, first_epoch=0),
+    ),
+]
+
+
+def hard_coded(base_rate, ranks, warmup_steps, decay_steps, total_steps):
+    return [0.4 / 3, 0.8 / 3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.31, 0.22, 0.13, 0.04]
+
+
+REFUSED = {
+    "wsd_rates": [
+        (hard_coded, "first step in which a run of twice as many steps differs"),
+        (lambda *run: np.linspace(run[0], 0.01, run[4]), "highest learning rate"),
+        (lambda *run: lambda step: 0.1, "must return a list of learning rates"),
+        (lambda *run: [run[0] * run[1]] * run[4], "warmup steps that do not rise"),
+        (
+            lambda base, ranks, *run: wsd_with_numpy(base * ranks, ranks, *run),
+            "highest learning rate",
+        ),
+    ],
+    "review_schedule": [
+        (
+            lambda: {**REVIEW, "a": "correct"},
+            "Patch a is not correct: there is a case in which it fails",
+        ),
+        (lambda: {**REVIEW, "d": "correct"}, "Patch d is not correct"),
+        (lambda: {**REVIEW, "b": RUN}, "Patch b holds in your case"),
+        (
+            lambda: {**REVIEW, "a": large_run(images=48 * 800)},
+            "There is another case in which it fails",
+        ),
+        (lambda: {**REVIEW, "c": RUN}, "Patch c holds in your case"),
+        (lambda: {**REVIEW, "d": {**RUN, "warmup_epochs": 6}}, "less than epochs"),
+        (lambda: {**REVIEW, "c": {"first_epoch": 1}}, "a dict with the keys images, batch"),
+        (lambda: {"a": RUN}, "with the keys a, b, c, d"),
+    ],
+}
