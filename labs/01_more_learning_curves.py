@@ -290,8 +290,8 @@ for operations in (5.8e23, 5.8e25):
 # compute gives ten times the parameters and ten times the tokens, because with $D = 20 N$ the compute is $120
 # N^2$.
 #
-# Training and inference are paid from one budget. A team that expects billions of requests chooses a smaller
-# model than Hoffmann et al. and trains it on more data, because every later request is cheaper. For example,
+# Training and **inference**, the use of a trained network, are paid from one budget. A team that expects
+# billions of requests chooses a smaller model than Hoffmann et al. and trains it on more data, because every later request is cheaper. For example,
 # Llama 3 8B was trained on more than 15 trillion tokens ([model
 # card](https://github.com/meta-llama/llama3/blob/main/MODEL_CARD.md)). This is about 1,900 tokens per
 # parameter, nearly a hundred times the 20 of Chinchilla.

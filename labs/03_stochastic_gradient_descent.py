@@ -143,7 +143,7 @@ exercises.check_batches(batches)
 # %% [markdown]
 # ## Stochastic gradient descent
 #
-# *Core, 12 minutes.*
+# *Core, 12 minutes. Later cells call `descend`.*
 #
 # **Stochastic gradient descent** (SGD) is gradient descent in which each gradient comes from one batch.
 # *Stochastic* means random: the batch is a random sample of the examples, so its gradient is a random
