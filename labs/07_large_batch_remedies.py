@@ -52,8 +52,8 @@ def pixels(images):
 # %% [markdown]
 # ## Keras or PyTorch
 #
-# `FRAMEWORK` selects `labs/hvdlab/course/f1_training_keras.py` or `f1_training_torch.py`. Read that file,
-# because its class `F1Training` makes all trainings of this lab. The reference was measured with Keras. With
+# `FRAMEWORK` selects `labs/hvdlab/course/f1_training_keras.py` or `f1_training_torch.py`. Its
+# class `F1Training` makes all trainings of this lab. The reference was measured with Keras. With
 # PyTorch your points may differ a little where the learning rate changes quickly, because its momentum sums
 # past *gradients* and that of Keras past *steps*.
 #
@@ -491,7 +491,7 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 # The **warmup-stable-decay schedule** (WSD, [Hu et al. 2024](https://arxiv.org/abs/2404.06395)) has a warmup, a
 # long *stable* part with a constant learning rate, and a short decay. Its steps before the decay do not depend
 # on the length of the run. Therefore you can save weights and optimizer state in the stable part, and
-# *branch* there: one copy decays and becomes a finished network, and the other continues. In the stable part
+# *branch* there: one copy decays, and the other continues. In the stable part
 # the network looks worse than it is, because a constant learning rate keeps it in a noise ball (lab 3), which the
 # decay shrinks. For the language models of Hu et al. a decay in the last 10 % of the steps was enough.
 #
@@ -505,8 +505,6 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 #
 # **What:** write a WSD schedule. You choose the shapes of the warmup and of the decay.
 #
-# **Why:** the next experiment uses it.
-#
 # **Signature:** `wsd_rates(base_rate, ranks, warmup_steps, decay_steps, total_steps)` returns a list with the
 # learning rate of each step.
 #
@@ -515,8 +513,7 @@ table.assign(**{"Hoffer et al., MNIST": [PUBLISHED[level] / 100 for level, _ in 
 # 1. There is one learning rate per step. The highest, the peak, is `base_rate * ranks`.
 # 2. It rises in every warmup step, from above 0 to the peak. `warmup_steps` may be 0.
 # 3. All steps between the warmup and the decay have the peak.
-# 4. It falls in each of the last `decay_steps` steps. The last step has more than 0 and at most a tenth of the
-#    peak.
+# 4. It falls in each of the last `decay_steps` steps, to above 0 and at most a tenth of the peak.
 # 5. A run of twice as many steps has the same learning rates until the decay of the shorter run.
 #
 # <details><summary>Hint 1</summary>
@@ -694,7 +691,7 @@ describe(
 # A step turns each singular value $s$ into $1.5\, s - 0.5\, s^3$, which approaches 1. For example,
 # $M = \operatorname{diag}(3, 4)$ has $\|M\| = 5$ and $X_0 = \operatorname{diag}(0.6, 0.8)$. Then
 # $1.5 \cdot 0.6 - 0.5 \cdot 0.6^3 = 0.792$ gives $X_1 = \operatorname{diag}(0.792, 0.944)$. Muon uses a
-# polynomial of degree 5, whose five steps bring the singular values near 1, and not exactly to 1.
+# polynomial of degree 5, whose five steps bring the singular values near 1.
 #
 # Only matrices of hidden layers take this step. The first and the last layer of a language model, and all biases,
 # take that of AdamW. [Liu et al. (2025)](https://arxiv.org/abs/2502.16982) add decoupled weight decay, and make the
@@ -736,7 +733,7 @@ modern_exercises.check_orthogonalize(orthogonalize)
 #
 # The experiment makes 30 updates with batch 2,000, for F1 *without* batch norm, with warmup and linear decay. The
 # weight decay is $10^{-4}$, and 0.1 for AdamW and Muon, where it is decoupled. We tried three learning rates per
-# optimizer, a factor of about 3 apart. The best one on seed 0 is then measured on other seeds.
+# optimizer. The best on seed 0 is then measured on other seeds.
 
 # %%
 # Prediction 4: which has the highest accuracy, "SGD", "Adam", "AdamW", "LARS", "LAMB" or "Muon", and
@@ -966,7 +963,7 @@ modern_exercises.check_review_schedule(review_schedule)
 #   added 0.1, less than the scatter.
 # * A WSD schedule can be continued or branched in its stable part.
 # * LARS and LAMB scale the step of each layer by a trust ratio, AdamW decouples the weight decay, and Muon makes
-#   all singular values of a matrix's step equal. With 30 updates Muon was far the best here.
+#   all singular values of a matrix's step equal. Muon was the best here.
 # * In published runs of ResNet-50 most of the saved epochs came from the schedule.
 # * Compare methods on several seeds, with equally well tuned learning rates.
 #
