@@ -87,7 +87,7 @@ def event(tensor, phase, start, milliseconds=0.0):
 
 
 def two_messages() -> pd.DataFrame:
-    """c alone is a message; a and b, which rank 1 announces last, share one."""
+    """c is a message by itself; a and b, which rank 1 announces last, share one."""
     rows = [event(name, "ready 0", start) for name, start in (("a", 10), ("c", 10.5), ("b", 11))]
     rows += [event(name, "ready 1", start) for name, start in (("c", 12), ("a", 20), ("b", 21))]
     rows += [event("a", "negotiate", 10, 10), event("b", "negotiate", 11, 10)]
