@@ -401,8 +401,7 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # of the noise cancels. With a batch size of 1 an epoch has 100 steps. The early noise fades before the late
 # noise can cancel it.
 #
-# The next cell shows your updates step by step, and the ball of two predicted standard deviations. A smaller
-# learning rate or a larger batch shrinks the ball.
+# The next cell shows your updates and the ball of two predicted standard deviations.
 
 # %%
 show_noise_ball(descend, noise_variance, x, y)
@@ -412,14 +411,13 @@ show_noise_ball(descend, noise_variance, x, y)
 #
 # *Optional, 10 minutes.*
 #
-# A *patch* is a change of code: lines with `-` are removed, and lines with `+` are added. You now review four
-# patches of `descend`.
+# A *patch* is a change of code: lines with `-` are removed, and lines with `+` are added.
 #
 # ### Exercise 4: Review of patches of SGD
 #
 # **Level:** choose and justify.
 #
-# **What:** decide which patches keep two promises. Each epoch reads every example exactly once, and each step
+# **What:** decide which patches of `descend` keep two promises. Each epoch reads every example exactly once, and each step
 # uses the mean gradient of its batch. For each other patch give a case in which it breaks a promise.
 #
 # **Why:** each of these mistakes still trains, so no error message tells you about it.

@@ -846,8 +846,7 @@ pd.DataFrame(rows).set_index("network").round(1)
 # models are trained with Adam. They therefore trained short branches with different batches from a checkpoint,
 # and took the largest batch that did not raise the loss.
 #
-# So a constant batch is too large at first or too small later. A **batch ramp** starts
-# small and lets the batch grow during training:
+# So a constant batch is too large at first or too small later. A **batch ramp** lets it grow:
 #
 # | model | batch |
 # |---|---|
