@@ -41,7 +41,7 @@ WORK = LABS.parent / os.environ.get("LAB_WORK", "notebooks/work")
 QUICK = os.environ.get("LAB_QUICK", "") not in ("", "0")
 _WANTED = os.environ.get("LAB_REFERENCE", "")
 REFERENCE = _WANTED not in ("", "0")
-NOTEBOOK = "ipykernel" in sys.modules
+NOTEBOOK = "ipykernel.kernelapp" in sys.modules
 # Otherwise TensorFlow in a notebook's kernel would take nearly all memory of a GPU, and the ranks that the
 # notebook starts would have too little.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")

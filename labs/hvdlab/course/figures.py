@@ -38,7 +38,7 @@ def interactive(text: str) -> Iterator[None]:
         ...     axes = plt.figure().add_subplot(projection="3d")
         ...     plt.show()
     """
-    if "ipykernel" not in sys.modules:
+    if "ipykernel.kernelapp" not in sys.modules:
         yield
         return
     before = matplotlib.get_backend()
@@ -228,7 +228,7 @@ def describe(figure: Figure, text: str) -> None:
     Args:
         text: what the figure shows and what that means, in at least 15 words.
     """
-    if "ipykernel" not in sys.modules:
+    if "ipykernel.kernelapp" not in sys.modules:
         plt.show()
         return
     from IPython.core.pylabtools import print_figure

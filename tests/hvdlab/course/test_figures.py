@@ -116,7 +116,7 @@ def test_medians_stand_side_by_side():
 
 
 def test_outside_a_notebook_nothing_becomes_interactive(axes, monkeypatch):
-    monkeypatch.delitem(figures.sys.modules, "ipykernel", raising=False)
+    monkeypatch.delitem(figures.sys.modules, "ipykernel.kernelapp", raising=False)
     with figures.interactive("What it shows."):
         assert plt.get_backend().lower() == "agg"
 
