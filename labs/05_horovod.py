@@ -502,6 +502,10 @@ except launch.TimeUp as error:
 # `DistributedSampler`), or let every rank make a fixed number of steps. `Batches` reads a few images twice: with
 # 257 images on two ranks each rank reads 129.
 #
+# In a plain PyTorch loop `DistributedSampler` shards by rank and size, as `Batches` does here. Call
+# `sampler.set_epoch(epoch)` before each epoch, because its permutation depends on the seed plus the epoch. Without the
+# call every epoch has the same order, and no error message reports it.
+#
 # ### Exercise 7: Shard the images
 #
 # **Edit your copy.** Give `Batches` the `rank`, the `size`, a common `seed` (`args.seed`) and a `style`:

@@ -191,7 +191,7 @@ exercises.check_learning_rate(learning_rate)
 # %% [markdown]
 # ## Below and above the critical batch
 #
-# This experiment repeats the comparison in small. Four convolutions without batch norm train eight epochs, and the
+# This experiment repeats it in small. Four convolutions without batch norm train eight epochs, and the
 # learning rate falls linearly to 0. The small batch has 16 images, and 0.016 was the best of ten learning rates, a
 # factor of 2 apart. Batch 256 uses it without another search: unscaled, scaled linearly, or scaled with a gradual
 # warmup from 0 in the first quarter.
@@ -252,8 +252,9 @@ compare(recipe, shipped_recipe, by=["batch_size", "row"], value="test_accuracy")
 # the recipe are needed.
 #
 # At batch 512 the recipe loses three of five runs, and at 1,024 all of them. The rows *tuned* show the best of ten
-# learning rates per batch, with warmup. At 512 LARS still reaches 0.868 ± 0.005, and SGD 0.861 ± 0.003. At 1,024 SGD
-# has 0.834 ± 0.020, and LAMB 0.854 ± 0.005. The noise scale of lab 6 agrees with this limit: in the first three
+# learning rates per batch, with warmup. **LARS** and **LAMB** are optimizers with a learning rate per layer
+# (explained below). At 512 LARS still reaches 0.868 ± 0.005, and SGD 0.861 ± 0.003. At 1,024 SGD has
+# 0.834 ± 0.020, and LAMB 0.854 ± 0.005. The noise scale of lab 6 agrees with this limit: in the first three
 # epochs it is 180 to 360 images (medians, n = 3).
 #
 # The next table adds F1 without batch norm, and the convolutions on 10,000 images of CIFAR-10. All trials of

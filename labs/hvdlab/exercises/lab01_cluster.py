@@ -124,6 +124,7 @@ def chosen(function, point, offers, run, hours):
 
 
 CHEAP = {**OFFERS[2], "price": 0.5}
+PAIR = {"name": "pair", "links": [20e9] * 2, "price": 1.0}
 SLOW = {"name": "slow node", "links": [INFINIBAND] * 8, "price": 1.5}
 EXCHANGE = 'ring_seconds(run["size"], offer["links"])'
 COST = 'needed * gpus * offer["price"]'
@@ -149,6 +150,14 @@ check_choose_offer = FunctionExercise(
         Case(("order of the offers", OFFERS[::-1], RUN, 24.0),
              "These are the offers of the lab in another order.", "(the same offers, 24 hours)",
              {"order of the offers": "one GPU"}),
+        Case(("all-reduce", [PAIR, {**OFFERS[0], "price": 3.0}], LARGE, 24.0),
+             "Each link of the pair carries 2 x 1/2 x 80 GB, which takes 4 s. So a step takes 8 s, and the "
+             "run 20 hours. It costs 40 there, and 60 on one GPU.",
+             "(two GPUs with links of 20 GB/s, 24 hours)",
+             {"all-reduce": "pair"}),
+        Case(("all-reduce", [{**PAIR, "links": [20e9] * 8}], LARGE, 15.0),
+             "Each link carries 2 x 7/8 x 80 GB, which takes 7 s. So a step takes 8 s, and the run 20 hours.",
+             "(eight GPUs with links of 20 GB/s, 15 hours)"),
     ],
     {
         "The step includes the all-reduce, and yours seems to have no exchange.":

@@ -19,6 +19,7 @@ check_doubling_months = FunctionExercise(
         Case((8, 6), "8 is 3 doublings, and 6 years are 72 months.", expected=24),
         Case((16, 2), "16 is 4 doublings, and 2 years are 24 months.", expected=6),
         Case((2, 0.5), "2 is 1 doubling, and half a year is 6 months.", expected=6),
+        Case((12, 1), "12 is 3.585 doublings, because 2 ** 3.585 = 12, and a year has 12 months."),
     ],
     {
         "These are years. A year has 12 months.": ("12 * ", ""),

@@ -21,6 +21,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hvdlab.exercises import NotYet, call, received
 from hvdlab.exercises.harness.function_exercise import edited, edited_source
 
@@ -81,12 +83,16 @@ class PatchReview:
             raise NotYet(
                 f"{name} must return a dict with the keys {letters}. Received: {received(verdicts)}"
             )
+        correct = {
+            letter: isinstance(verdict, str) and verdict.strip().lower() == CORRECT
+            for letter, verdict in verdicts.items()
+        }
         for letter, verdict in verdicts.items():
-            if verdict == CORRECT:
+            if correct[letter]:
                 self._must_hold(letter)
             else:
                 self._must_fail(letter, self._usable(letter, verdict))
-        return {f"patch {letter}": verdicts[letter] == CORRECT for letter in self.patches}
+        return {f"patch {letter}": correct[letter] for letter in self.patches}
 
     def _usable(self, letter: str, case: object) -> Case:
         names = ", ".join(self.example)
@@ -95,6 +101,7 @@ class PatchReview:
                 f'Patch {letter} needs "{CORRECT}", or a case in which it fails: a dict with the keys '
                 f"{names}, for example {dict(self.example)}. Received: {received(case)}"
             )
+        case = {key: alike(value, self.example[key]) for key, value in case.items()}
         for key, value in case.items():
             if type(value) is not type(self.example[key]):
                 raise NotYet(
@@ -105,11 +112,8 @@ class PatchReview:
         return case
 
     def _must_hold(self, letter: str) -> None:
-        for case in self.tried:
-            if fault := self.fault(letter, case):
-                raise NotYet(
-                    f"Patch {letter} is not correct: there is a case in which it fails. {fault}"
-                )
+        if any(self.fault(letter, case) for case in self.tried):
+            raise NotYet(f"Patch {letter} is not correct: there is a case in which it fails.")
 
     def _must_fail(self, letter: str, case: Case) -> None:
         if self.fault(letter, case):
@@ -119,3 +123,14 @@ class PatchReview:
         else:
             hint = "It holds in every case that the check tried, too."
         raise NotYet(f"Patch {letter} holds in your case {dict(case)}. {hint}")
+
+
+def alike(value: object, example: object) -> object:
+    """Return a value in the type of an example, where it is the same number or sequence in another type."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, tuple) and isinstance(example, list):
+        return list(value)
+    if type(value) is int and isinstance(example, float):
+        return float(value)
+    return value

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 
-def by_a_loop(factor, years):
-    doublings = 0
-    while factor > 1:
-        factor, doublings = factor / 2, doublings + 1
-    return 12 * years / doublings
+def by_bisection(factor, years):
+    low, high = 0.0, 64.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if 2**middle < factor else (low, middle)
+    return 12 * years / low
 
 
 def with_log10(n, error):
@@ -45,7 +46,7 @@ def message_by_message(size, links):
     return sum(size / len(links) / np.min(links) for _ in range(2 * (len(links) - 1)))
 
 
-doubling_months = [by_a_loop, lambda f, y: 12 * y * math.log(2) / math.log(f)]
+doubling_months = [by_bisection, lambda f, y: 12 * y * math.log(2) / math.log(f)]
 fit_power_law = [with_log10, least_squares]
 examples_for_error = [
     lambda error, a, b: np.exp(np.log(a / error) / b),

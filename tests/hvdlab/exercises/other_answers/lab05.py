@@ -85,7 +85,7 @@ REFUSED = {
             changed(c=SMALL | {"images": 33, "ranks": 4}),
             "It holds in every case that the check tried",
         ),
-        (changed(d="correct"), "A rank waits for ever for the others."),
+        (changed(d="correct"), "Patch d is not correct"),
         (changed(d=SMALL | {"ranks": 1, "epochs": 5}), "There is another case in which it fails."),
         (changed(d=SMALL | {"heldout": 1}), "each rank needs an image and a held-out image."),
         (changed(d=SMALL | {"epochs": 21}), "epochs must be 1 to 20."),
