@@ -52,7 +52,10 @@ HVDLAB = {
         "bench torch keras launch data record system arguments assessment_networks reference schedules "
         "noise_scale cli numpy psutil rich frameworks"
     ),
-    "course": "data launch record noise_scale torch keras system numpy pandas rich matplotlib IPython PIL frameworks",
+    "course": (
+        "data launch record noise_scale schedules torch keras system numpy pandas rich matplotlib IPython "
+        "PIL frameworks"
+    ),
     "exercises": (
         "check trace course faults hints mistakes launch data noise_scale record reference schedules "
         "script_analysis torch keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
