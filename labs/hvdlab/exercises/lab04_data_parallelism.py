@@ -76,11 +76,17 @@ def sums(comm: "MPI.Comm", function: Callable, ranks: int, length: int) -> dict 
         return None
     where = (part.rank + 1) * np.arange(1.0, length + 1)
     vectors = [np.full(length, float(part.rank == k)) for k in range(ranks)]
-    found = {"kinds": "an array like values", "results": [], "open": 0, "bytes": where.nbytes}
+    found = {
+        "kinds": "an array like values",
+        "results": [],
+        "open": 0,
+        "bytes": where.nbytes,
+        "changed": 0,
+    }
     for values in [*vectors, where.astype(np.float32), where]:
-        counting = Counting(part)
+        counting, mine = Counting(part), values.copy()
         try:
-            result = function(counting, values.copy())
+            result = function(counting, mine)
         except Exception as error:
             if "MPI_ERR_TRUNCATE" in str(error):
                 error.add_note("the message is longer than the array for it: np.empty_like")
@@ -90,6 +96,7 @@ def sums(comm: "MPI.Comm", function: Callable, ranks: int, length: int) -> dict 
             found["kinds"] = f"{given} for {values.dtype} {values.shape}"
         found["results"].append(result)
         found["open"] += counting.not_waited_for()
+        found["changed"] += not np.array_equal(mine, values)
     return found | {"sent": counting.sent, "receivers": sorted(counting.receivers)}
 
 
@@ -113,6 +120,7 @@ def facts(rows: list[dict]) -> dict[str, object]:
         else "another",
         "The sum of float32 values in": "right" if np.allclose(float32, right) else "wrong",
         "The number of messages that a rank did not wait for in": sum(row["open"] for row in rows),
+        "The number of arrays `values` that are changed in": sum(row["changed"] for row in rows),
     }
 
 
@@ -265,6 +273,8 @@ check_ring_all_reduce = RankExercise(
         "Make the buffer for what you receive with np.empty_like, so that it has the type of what is sent.":
             ("np.empty_like(mine)", "np.zeros(len(mine))"),
         "Each rank returns its own values: nothing was added.": ("return result", "return values"),
+        "The caller still needs `values`: work on a copy of it.":
+            ("result = values.copy()", "result = values"),
         "That is the mean over the ranks; return the sum.": ("return result", "return result / size"),
         "Return the array with the sums.": ("return result", "pass"),
         "What you receive belongs to the chunk that your neighbour sent, and yours is at another index.":

@@ -81,7 +81,7 @@ def naive_one_rank_after_another(comm, values):
 def ring_with_isend(comm, values):
     rank, size = comm.Get_rank(), comm.Get_size()
     right, left = (rank + 1) % size, (rank - 1) % size
-    chunks = np.array_split(values, size)
+    chunks = np.array_split(values.copy(), size)
     for step in range(size - 1):  # reduce-scatter
         received = np.empty_like(chunks[(rank - step - 1) % size])
         request = comm.Isend(chunks[(rank - step) % size], dest=right)
