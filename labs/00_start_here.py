@@ -56,7 +56,7 @@
 # | half a day, 4 hours | core of 1; 5 | core of 1; 11 | the other sections of 1 |
 # | one day, 8 hours | core of 1; 4, 5, 8 | core of 1; 4, 11, 16 | core of 2 and 3 |
 # | three days, 16 to 18 hours | core of 1 to 3; 4 to 8, 16, 18 | core of 1 to 3; 4, 6, 9 to 12, 16 | the other sections of 1 to 3 |
-# | ten weeks, about 39 hours | 1 to 18 | 1 to 18 | the other sections of 1 to 3, as homework |
+# | ten weeks, about 42 hours | 1 to 18 | 1 to 18 | the other sections of 1 to 3, as homework |
 #
 # On a half day, read only what the lab needs from the labs between: the start of lab 5 and of lab 11 says what
 # that is. Horovod is the shorter way to see every idea in one call. New code for PyTorch mostly uses DDP and
