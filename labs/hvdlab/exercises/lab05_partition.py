@@ -7,7 +7,7 @@ import numpy as np
 from hvdlab.exercises import NotYet, call, call_unchanged, numbers, received
 from hvdlab.exercises.harness.function_exercise import Case, FunctionExercise
 
-IMAGES, RANKS = 10_000, 4
+IMAGES, RANKS, EPOCHS = 10_000, 4, 16
 
 
 def partition(option, n, rank, size, epoch, seed):
@@ -33,6 +33,7 @@ def what_is_read(partition: Callable, option: str) -> dict[str, object]:
         return images.tolist()
 
     ranks, later, of_seed = [read(rank) for rank in range(RANKS)], read(0, epoch=1), read(0, seed=8)
+    many = [set().union(*(read(rank, epoch) for epoch in range(EPOCHS))) for rank in range(RANKS)]
     facts = {
         "A second call returns the same images": read(0) == ranks[0],
         "The fraction of the images that all ranks together read": round(
@@ -43,6 +44,11 @@ def what_is_read(partition: Callable, option: str) -> dict[str, object]:
         "Rank 0 keeps its images in the next epoch": set(later) == set(ranks[0]),
         "Rank 0 reads in another order in the next epoch": later != ranks[0],
         "Rank 0 in epoch 1 reads what rank 1 read in epoch 0": later == ranks[1],
+        "Rank 0 reads in ascending order": ranks[0] == sorted(ranks[0]),
+        f"The fraction of the images that rank 0 reads in {EPOCHS} epochs": round(
+            len(many[0]) / IMAGES, 1
+        ),
+        f"Some rank reads the last image within {EPOCHS} epochs": IMAGES - 1 in set().union(*many),
     }
     return {f"{name}, with": value for name, value in facts.items()}
 

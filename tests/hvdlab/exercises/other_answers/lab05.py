@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from hvdlab.exercises import lab05_partition
+
 
 def with_one_generator(option, n, rank, size, epoch, seed):
     """Contiguous shards, and lists of whole numbers."""
@@ -75,7 +77,34 @@ review_train = [
         "a": SMALL | {"heldout": 3},
     },
 ]
+
+
+def edited_partition(option, change):
+    """Return the right partition with another list of images for one option."""
+    right = lab05_partition.partition
+
+    def partition(given, n, rank, size, epoch, seed):
+        if given != option:
+            return right(given, n, rank, size, epoch, seed)
+        rng = np.random.default_rng([seed, epoch, rank])
+        return change(rng, right(given, n, rank, size, epoch, seed), n, rank, size)
+
+    return partition
+
+
+PARTITIONS = [
+    (
+        edited_partition("random", lambda g, read, n, r, s: r + s * g.integers(0, n // s, n // s)),
+        "16 epochs",
+    ),
+    (edited_partition("reshuffle", lambda g, read, n, r, s: np.sort(read)), "ascending order"),
+    (
+        edited_partition("random", lambda g, read, n, r, s: g.integers(0, n - 1, n // s)),
+        "the last image",
+    ),
+]
 REFUSED = {
+    "partition": PARTITIONS,
     "review_train": [
         (changed(a="correct"), "Patch a is not correct: there is a case in which it fails."),
         (changed(a=SMALL), "Patch a holds in your case"),
