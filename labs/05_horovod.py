@@ -63,8 +63,8 @@ if load_fashion_mnist().synthetic:
 # ## Horovod and its history
 #
 # **What it is.** Horovod is a library for *synchronous* data-parallel training: all ranks average their
-# gradients in every step. The name is that of a Russian folk dance in a circle, like the ring all-reduce of lab
-# 4. Horovod works with TensorFlow, Keras, PyTorch and Apache MXNet.
+# gradients in every step. The name is that of a Russian folk dance in a circle, like the ring all-reduce of
+# lab 4. Horovod works with TensorFlow, Keras, PyTorch and Apache MXNet.
 #
 # **What it replaced.** The first method of distributed TensorFlow was the **parameter server**, a process
 # that holds weights. Workers send it gradients and get new weights back. All bytes pass through the servers, so
