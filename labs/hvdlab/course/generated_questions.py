@@ -39,9 +39,7 @@ OPERATORS = {
     ast.Pow: operator.pow,
     ast.USub: operator.neg,
 }
-EXAMPLE = (
-    0  # the seed where there is no learner: in a script, the site, and files for learning platforms
-)
+EXAMPLE = 0  # the seed where there is no learner: a script, the site, files for learning platforms
 Numbers = dict[str, float]
 
 

@@ -12,7 +12,7 @@ to 0.
 
 The program writes `labs/results/recipe_NETWORK_search.csv` (all trials), `recipe_NETWORK.csv` (the rows) and
 `recipe_NETWORK_noise.csv` (the gradient noise scale of lab 6 after each epoch at the small batch). It
-continues after an interruption, and takes about 45 minutes per network on one core.
+continues after an interruption. On a crowded machine it took 25 to 45 minutes of processor time per network.
 """
 
 from collections.abc import Callable

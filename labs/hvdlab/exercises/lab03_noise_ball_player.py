@@ -16,10 +16,8 @@ from hvdlab.exercises import lab03_stochastic_gradient_descent as solution
 TITLE = "The noise ball of SGD"
 SETTINGS = ((1, 0.01), (1, 0.0025), (4, 0.01))  # batch size, learning rate
 BEFORE = 1000  # updates that are not shown, because b arrives during them
-FRAMES, UPDATES = (
-    5,
-    100,
-)  # steps of the player for each setting, and the updates that each of them adds
+FRAMES = 5  # steps of the player for each setting
+UPDATES = 100  # that each of these steps adds
 NOTE = (
     "The points are the rows (w, b) that descend returned after its first 1,000 updates. The dashed ball "
     "reaches two standard deviations from the minimum: along w by noise_variance, and along b by the same "
