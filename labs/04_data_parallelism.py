@@ -152,8 +152,12 @@ hint = workbook.hint
 #
 # ### Exercise 1: Combine the gradients of unequal shards
 #
-# **What.** Write `combine(local_gradients, local_counts)`, which computes equation (3). **Why.** The last
-# batch of an epoch is often smaller on some ranks. **Signature.**
+# **What.** Write `combine(local_gradients, local_counts)`, which computes equation (3).
+#
+# **Why.** The last
+# batch of an epoch is often smaller on some ranks.
+#
+# **Signature.**
 # `local_gradients` is a list of arrays of one shape, one array per rank. `local_counts` is the list of the
 # numbers $n_k$. Return one array, the mean gradient over all examples.
 #
@@ -308,8 +312,12 @@ show_deadlock(ended)
 #
 # **What.** The ranks form a ring: the right neighbour of rank $r$ is rank $r+1$, and the right neighbour of
 # the last rank is rank 0. Write `pass_right(comm, values)`. Every rank sends `values` to its right neighbour
-# and returns the array that it receives from its left neighbour. Use `Send` and `Recv` only. **Why.** The ring
-# all-reduce of exercise 5 consists of such steps. **Signature.** `comm` is a communicator of at least 2 ranks
+# and returns the array that it receives from its left neighbour. Use `Send` and `Recv` only.
+#
+# **Why.** The ring
+# all-reduce of exercise 5 consists of such steps.
+#
+# **Signature.** `comm` is a communicator of at least 2 ranks
 # and `values` a vector. In the check, every `Send` waits for its receiver, however small the message is.
 #
 # <details><summary>Hint 1: the idea</summary>Let the even ranks send first and the odd ranks receive
@@ -407,7 +415,9 @@ pd.DataFrame(
 #
 # ### Exercise 3: The data-parallel gradient
 #
-# **What.** Write `parallel_gradient(comm, gradient, batch)`. **Why.** Every data-parallel library computes it.
+# **What.** Write `parallel_gradient(comm, gradient, batch)`.
+#
+# **Why.** Every data-parallel library computes it.
 # **Signature.** `batch` is an array of example numbers, the same on all ranks, and its length is a multiple of
 # `comm.size`. `gradient(numbers)` returns the mean gradient over the examples with these numbers. Return the mean
 # gradient over the whole batch, on every rank. Each rank computes only its own shard.
@@ -564,8 +574,12 @@ describe(
 #
 # ### Exercise 4: All-reduce through rank 0
 #
-# **What.** Write `naive_all_reduce(comm, values)`. **Why.** A *parameter server*, the first method of
-# distributed deep learning, moves the same bytes. **Signature.** `values` is a vector. Return the sum of the vectors of all ranks, on every rank. Do not change `values`.
+# **What.** Write `naive_all_reduce(comm, values)`.
+#
+# **Why.** A *parameter server*, the first method of
+# distributed deep learning, moves the same bytes.
+#
+# **Signature.** `values` is a vector. Return the sum of the vectors of all ranks, on every rank. Do not change `values`.
 #
 # <details><summary>Hint 1: the idea</summary>Rank 0 and the others run the same function. In <code>if
 # comm.rank == 0:</code> receive from ranks 1, 2, ..., then send to them. The <code>else:</code> branch does
@@ -637,8 +651,12 @@ exercises.check_naive_all_reduce(naive_all_reduce)
 #
 # ### Exercise 5: The ring
 #
-# **What.** Write `ring_all_reduce(comm, values)` for a vector of any length, on 1, 2, 3 or 4 ranks. **Why.** With
-# it, the bytes per rank hardly grow with the number of ranks. **Signature.** As in exercise 4. Each step sends
+# **What.** Write `ring_all_reduce(comm, values)` for a vector of any length, on 1, 2, 3 or 4 ranks.
+#
+# **Why.** With
+# it, the bytes per rank hardly grow with the number of ranks.
+#
+# **Signature.** As in exercise 4. Each step sends
 # one chunk.
 #
 # <details><summary>Hint 1: the idea</summary>Two loops over <code>range(comm.size - 1)</code>, one per phase.
@@ -725,7 +743,9 @@ show_ring(ring_all_reduce)
 #
 # **What.** Decide which patches are correct. For each of the others give a case in which it fails: a number of
 # ranks and the length of the vector. A patch fails if a rank does not return the mean, or if the ranks wait for
-# ever. **Why.** Such mistakes pass a test with one small case. The check runs the patches with your cases on
+# ever.
+#
+# **Why.** Such mistakes pass a test with one small case. The check runs the patches with your cases on
 # simulated ranks, whose `Send` buffers 4 KB like Open MPI.
 #
 # <details><summary>Hint 1: the idea</summary>Each patch changes where chunks begin, how sums are formed, or in
