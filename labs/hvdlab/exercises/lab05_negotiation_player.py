@@ -105,6 +105,7 @@ def _prepared(table: pd.DataFrame) -> list:
 
     `last` says whether an announcement is the last one of its gradient.
     """
+    table = table[list(COLUMNS)]  # a learner may have added columns
     reduces = table[table["phase"] == "all-reduce"]
     messages = dict(zip(reduces["tensor"], message_numbers(reduces) + 1, strict=True))
     table = table.assign(

@@ -99,7 +99,7 @@ def two_messages() -> pd.DataFrame:
 
 
 def test_gradients_whose_all_reduces_overlap_are_drawn_as_one_message():
-    player = show_negotiation(two_messages())
+    player = show_negotiation(two_messages().assign(row=0, name="of the learner", end=0))
     assert [step.sentences[0] for step in player.steps] == [
         "Rank 0 announces 3 gradients (a, c and b).",
         "Rank 1 announces the gradient c.",
