@@ -24,11 +24,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-STATES = QUEUED, LEASED, DONE, FAULT, CANCELLED = (
-    *("queued", "leased", "done", "fault", "cancelled"),
-)
+STATES = QUEUED, LEASED, DONE, FAULT, CANCELLED = "queued", "leased", "done", "fault", "cancelled"
 ROLES = LEARNER, TA, INSTRUCTOR = "learner", "ta", "instructor"
-# Why there is a grading: the first one of a submission, one that staff asked for, one after a fault, a regrade.
+# Why there is a grading: the first of a submission, one that staff asked for, one after a fault, a regrade.
 REASONS = FIRST, AGAIN, AFTER_FAULT, REGRADE = "first", "again", "fault", "regrade"
 NUMBER = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
 
@@ -112,8 +110,9 @@ class Assignment(Base):
         profile: table of profiles.toml.
         pool: name of the machines that grade it, all of one kind.
         require_sandbox: isolation level below which nothing is graded; "" for no requirement.
-        rules_sha256: the rules of the profile when the assignment was opened. A worker with others gets nothing.
-        opens, due, closes: moments; None for no limit. After `due` a submission is late, after `closes` refused.
+        rules_sha256: the rules of the profile when it was opened. A worker with others gets nothing.
+        opens, due, closes: moments; None for no limit. After `due` a submission is late, and after `closes`
+            it is refused.
         attempts: largest number of submissions of a person that count as attempts; None for no limit.
         cooldown_s: seconds between two submissions of a person.
         counts: "best" or "last".
