@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "notebooks/site"))  # the extension mathml
+sys.path[:0] = [str(ROOT / "notebooks/site"), str(ROOT / "labs/slides")]  # mathml, player_pages
 
 project = "Slides of the course"
-extensions = ["myst_parser", "sphinx_revealjs", "mathml"]
+extensions = ["myst_parser", "sphinx_revealjs", "mathml", "player_pages"]
 root_doc = "README"
 suppress_warnings = ["toc.not_included"]  # each deck stands alone
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]

@@ -1,6 +1,7 @@
 """The player of steps in Chromium: keys, words for screen readers, a phone, dark and light, no network."""
 
 import csv
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import chromium
 import numpy as np
 import pytest
+from player_pages import PAGES
 
-from hvdlab.course.player import TEMPLATE, Message, Player, Step
+from hvdlab.course.player import Message, Player, Step
 from hvdlab.exercises import lab03_noise_ball_player as noise_ball
 from hvdlab.exercises.lab04_ring_player import show_deadlock
 from hvdlab.launch import TimeUp
@@ -41,13 +43,11 @@ pytestmark = [
 ]
 
 
+@functools.cache
 def page_of(name: str) -> str:
     """Return the page of a right ring, of a wrong one, of a deadlock, or of a chart."""
     if name in SHIPPED:
-        path = LABS / f"slides/_static/{SHIPPED[name]}.html"
-        steps = re.search("const PLAYER = .*", path.read_text(encoding="utf-8"))[0]
-        template = TEMPLATE.read_text(encoding="utf-8")
-        return template.replace("const PLAYER = null; // STEPS", steps)
+        return PAGES[f"_static/{SHIPPED[name]}.html"]().page()
     if name == "wrong":
         return Player("A <wrong> ring", (WRONG, WRONG), (0, 1, 2)).page()
     places = tuple(Place(rank, "is in `comm.Send`", CODE, 1) for rank in range(2))

@@ -8,9 +8,14 @@ import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import chromium
+import player_pages
 import pytest
+from sphinx.errors import SphinxError
+
+from hvdlab.course.player import Player, Step
 
 LABS = Path(__file__).parents[2] / "labs"
 DECKS = sorted((LABS / "slides").glob("[0-9][0-9]_*.md"))
@@ -26,6 +31,7 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 ITEM = re.compile(
     r"^\* ([^$`\[{\n]+)$", re.MULTILINE
 )  # of a list, without formulas, code and links
+FRAME = re.compile(r'<iframe [^>]*src="([^"]+)"')
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 # What each slide must keep to: its content ends above BOTTOM, and letters have SMALLEST pixels.
@@ -154,9 +160,25 @@ def built(tmp_path_factory):
         LABS / "slides",
         folder,
     ]
-    ended = subprocess.run(command, timeout=120, capture_output=True, text=True)
+    ended = subprocess.run(command, timeout=300, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     return folder
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_build_writes_the_pages_that_slides_show_in_a_frame(built):
+    decks = [(built / f"{deck.stem}.html").read_text(encoding="utf-8") for deck in DECKS]
+    shown = [page for deck in decks for page in FRAME.findall(deck)]
+    assert sorted(shown) == sorted(player_pages.PAGES)
+    assert [page for page in shown if not (built / page).is_file()] == []
+
+
+def test_a_player_without_a_result_ends_the_build(monkeypatch, tmp_path):
+    nothing = Player("A ring", (Step("Deadlock", ("No rank reaches its next line.",)),))
+    monkeypatch.setattr(player_pages, "PAGES", {"ring.html": lambda: nothing})
+    with pytest.raises(SphinxError, match="ring.html: No rank reaches its next line"):
+        player_pages._write(SimpleNamespace(outdir=tmp_path), None)
 
 
 @pytest.mark.browser

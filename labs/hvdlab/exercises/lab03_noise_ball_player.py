@@ -1,12 +1,9 @@
 """Show the path of a learner's SGD of lab 3 around the minimum, and the noise ball of the formula.
 
-show_noise_ball(descend, noise_variance, x, y)                                           # in a notebook
-python -m hvdlab.exercises.lab03_noise_ball_player labs/slides/_static/noise_ball.html   # of the slides
+show_noise_ball(descend, noise_variance, x, y)
 """
 
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -162,9 +159,3 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
     x = rng.uniform(0, 10, 100)
     y = 10 * (x + rng.normal(size=100)) + 2
     return x - x.mean(), y
-
-
-if __name__ == "__main__":
-    player = show_noise_ball(solution.descend, solution.noise_variance, *examples())
-    note = f"{player.note} Both functions are the solutions of the exercises."
-    replace(player, note=note).write(sys.argv[1])

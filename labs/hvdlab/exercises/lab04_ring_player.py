@@ -1,12 +1,10 @@
 """Show step by step what a learner's ring all-reduce of lab 4 did, also if it is wrong or waits for ever.
 
-    show_ring(ring_all_reduce)                                                        # in a notebook
-    python -m hvdlab.exercises.lab04_ring_player labs/slides/_static/ring.html        # the page of the slides
+    show_ring(ring_all_reduce)
 
 Rank r begins with 1, 2, 3, 4 times 10**r. So each digit of a value tells which rank's values it contains.
 """
 
-import sys
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ import numpy as np
 
 from hvdlab.course.player import Message, Player, Step, Waiting
 from hvdlab.exercises.harness.recording_communicator import read_calls
-from hvdlab.exercises.lab04_data_parallelism import ring_all_reduce
 from hvdlab.launch import LaunchError, TimeUp, call
 
 if TYPE_CHECKING:
@@ -238,7 +235,3 @@ def _text(values):
 
 def _texts(arrays):
     return tuple(tuple(f"{value:.6g}" for value in array) for array in arrays)
-
-
-if __name__ == "__main__":
-    show_ring(ring_all_reduce).write(sys.argv[1])

@@ -1,8 +1,6 @@
-r"""Show one training step of Horovod's timeline of lab 5: announcements, fused messages, all-reduces.
+"""Show one training step of Horovod's timeline of lab 5: announcements, fused messages, all-reduces.
 
-    show_negotiation(recorded[recorded["step"] == 12])             # in a notebook
-    python -m hvdlab.exercises.lab05_negotiation_player labs/slides/negotiation.csv \
-        labs/slides/_static/negotiation.html                       # the page of the slides
+    show_negotiation(recorded[recorded["step"] == 12])
 
 The timeline does not record which gradients share a message: `horovod_timeline.message_numbers` says how this
 follows. Two things are not recorded and not drawn: the moment at which the backward pass has computed a
@@ -12,9 +10,6 @@ drawn as one bar from the first begin to the last end.
 
 Source: horovod/common/controller.cc, timeline.cc and ops/mpi_operations.cc of Horovod 0.28.1.
 """
-
-import sys
-from dataclasses import replace
 
 import pandas as pd
 
@@ -222,9 +217,3 @@ def _rank(phase: str) -> int:
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:.3g} ms"
-
-
-if __name__ == "__main__":
-    player = show_negotiation(pd.read_csv(sys.argv[1], comment="#"))
-    note = f"{player.note} Recorded with PyTorch on two ranks of one machine."
-    replace(player, note=note).write(sys.argv[2])

@@ -1,16 +1,10 @@
 """Show the runs of lab 7 with a growing batch and with a decaying learning rate, epoch by epoch.
 
-show_growth(growth, phases)                                                               # in a notebook
-python -m hvdlab.exercises.lab07_growth_player labs/slides/_static/growing_batch.html     # of the slides
+show_growth(growth, phases)
 """
-
-import sys
-from dataclasses import replace
 
 import pandas as pd
 
-from hvdlab import schedules
-from hvdlab.course.experiment import reference
 from hvdlab.course.player import Chart, Mark, Player, Series, Step, axis
 
 TITLE = "Growing batch and decaying learning rate"
@@ -73,14 +67,3 @@ def _missing(table: object, phases: dict) -> str:
     if not table["test_accuracy"].notna().all():
         return "A test accuracy in the table is not a number, so its run has diverged."
     return ""
-
-
-if __name__ == "__main__":
-    plans = {
-        "lower the rate": schedules.batch_growth(10, [3, 6], 5, 64, 64, 0.01),
-        "grow the batch": schedules.batch_growth(10, [3, 6], 5, 64, 64 * 25, 0.01),
-    }
-    player = show_growth(reference("batch_growth"), plans)
-    replace(player, note=f"{player.note} These are the reference runs of the course.").write(
-        sys.argv[1]
-    )

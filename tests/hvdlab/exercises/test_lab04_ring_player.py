@@ -1,7 +1,5 @@
 """The steps of a learner's ring are what its ranks sent, added and waited for, also if it is wrong."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,6 @@ from hvdlab.course.player import Message
 from hvdlab.exercises import lab04_data_parallelism, lab04_ring_player
 from hvdlab.exercises.lab04_ring_player import RANKS, rounds_of, show_deadlock, show_ring, values_of
 from hvdlab.launch import TimeUp, call
-
-ROOT = Path(__file__).parents[3]
 
 
 def ring_by_hand():
@@ -207,10 +203,3 @@ def test_a_call_that_did_not_end_has_sent_its_message_if_it_arrived():
     assert [(s.round, s.sender) for s in sent] == [(1, 0)] and rounds == [[], [1]]
     sent, rounds = rounds_of([[waits], [line(to=0)]])
     assert sent == [] and rounds == [[], []]
-
-
-@pytest.mark.mpi
-def test_the_slides_show_the_ring_of_the_solution():
-    page = show_ring(lab04_data_parallelism.ring_all_reduce).page()
-    written = (ROOT / "labs/slides/_static/ring.html").read_text(encoding="utf-8")
-    assert written == page, "write it again, see the first lines of lab04_ring_player.py"
