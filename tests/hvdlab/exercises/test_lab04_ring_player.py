@@ -127,8 +127,7 @@ def sends_in_the_second_step(comm, values):
 
 
 @pytest.mark.mpi
-def test_a_ring_that_waits_shows_the_steps_before_and_the_lines(monkeypatch):
-    monkeypatch.setattr(lab04_ring_player, "SECONDS", 8)
+def test_a_ring_that_waits_shows_the_steps_before_and_the_lines():
     _, first, last = show_ring(sends_in_the_second_step).steps
     assert first.title == "Step 1 of 1" and len(first.messages) == RANKS
     assert first.arrays[1] == ("11", "20", "30", "40")
