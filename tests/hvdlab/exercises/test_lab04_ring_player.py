@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvdlab.course.player import Message
-from hvdlab.exercises import lab04_data_parallelism, lab04_ring_player
+from hvdlab.exercises import lab04_data_parallelism
 from hvdlab.exercises.lab04_ring_player import RANKS, rounds_of, show_deadlock, show_ring, values_of
 from hvdlab.launch import TimeUp, call
 
