@@ -76,6 +76,9 @@ review_train = [
         "b": SMALL | {"epochs": 20, "ranks": 8},
         "a": SMALL | {"heldout": 3},
     },
+    lambda: (
+        TRAIN_VERDICTS | {"a": SMALL | {"heldout": 1}, "d": SMALL | {"heldout": 1, "epochs": 4}}
+    ),
 ]
 
 
@@ -116,7 +119,12 @@ REFUSED = {
         ),
         (changed(d="correct"), "Patch d is not correct"),
         (changed(d=SMALL | {"ranks": 1, "epochs": 5}), "There is another case in which it fails."),
-        (changed(d=SMALL | {"heldout": 1}), "each rank needs an image and a held-out image."),
+        (changed(d=SMALL | {"heldout": 0}), "heldout must be 1 to 1000."),
+        (changed(c=SMALL | {"images": 1}), "Patch c holds in your case"),
+        (
+            changed(c={"ranks": 1, "images": 2, "heldout": 2, "epochs": 4}),
+            "train without a patch fails in this case, too.",
+        ),
         (changed(d=SMALL | {"epochs": 21}), "epochs must be 1 to 20."),
     ],
 }
