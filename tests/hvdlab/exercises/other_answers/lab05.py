@@ -52,7 +52,7 @@ def by_recursion(sizes, threshold):
 SMALL = {"ranks": 2, "images": 16, "heldout": 8, "epochs": 1}
 TRAIN_VERDICTS = {
     "a": {"ranks": 3, "images": 100, "heldout": 101, "epochs": 1},
-    "b": {"ranks": 1, "images": 2, "heldout": 1, "epochs": 2},
+    "b": {"ranks": 1, "images": 3, "heldout": 1, "epochs": 2},
     "c": "correct",
     "d": {"ranks": 4, "images": 16, "heldout": 100, "epochs": 3},
 }
