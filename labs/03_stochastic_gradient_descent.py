@@ -316,7 +316,7 @@ for batch_size in (1, 10, 100):
 
 # %%
 # Prediction 1: "larger", "smaller" or "equal". Replace both values of None.
-workbook.predict(1, None, reason=None)
+workbook.predict(1, None, form=["larger", "smaller", "equal"], reason=None)
 
 # %% [markdown]
 # ## How the experiments work

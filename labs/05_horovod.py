@@ -794,7 +794,7 @@ compare(*first, by=["script"], value="accuracy")
 
 # %%
 # Prediction 3: "strong", "weak" or "equal", and why? Replace both values of None.
-larger = workbook.predict(3, None, reason=None)
+larger = workbook.predict(3, None, form=["strong", "weak", "equal"], reason=None)
 
 # %% tags=["folded"]
 SETTINGS = {  # ranks, images per step and rank, threads of a rank
