@@ -7,6 +7,8 @@ Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.
 import ast
 from pathlib import Path
 
+import numpy as np
+
 from hvdlab.course.rank_report import summary
 from hvdlab.exercises import NotYet, exercise, right
 from hvdlab.exercises.harness import script_facts
@@ -50,14 +52,20 @@ def check_init(script: str | Path) -> None:
         )
     run = run_step("init", script)
     reported = [run.horovod(rank) for rank in range(2)] if run else []
-    if None in reported and "hvd.shutdown" not in script_facts.called(source):
+    if None in reported:
         if not source.horovod:
             raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
         raise NotYet(
             "Horovod is imported, but hvd.init() is not called, or a rank ends before it: the ranks do not "
             "connect."
         )
-    if reported and None not in reported and {each["rank"] for each in reported} != {0, 1}:
+    if any(not each["in_time"] for each in reported):
+        made = "made its optimizer" if source.torch else "compiled its model"
+        raise NotYet(
+            f"when the script {made}, Horovod was not initialized, so hvd.rank() and hvd.size() would have "
+            "raised an error there. Call hvd.init() right after the arguments are parsed."
+        )
+    if reported and {each["rank"] for each in reported} != {0, 1}:
         raise NotYet(
             f"Horovod reports rank {reported[0]['rank']} on both ranks: they did not connect."
         )
@@ -185,7 +193,7 @@ def check_broadcast(script: str | Path) -> None:
 
 @exercise
 def check_sharding(script: str | Path) -> None:
-    """Demand that each rank reads its own shard of 257 images, in equally many steps, and all are read.
+    """Demand that each rank reads its own shard of 257 images, in equally many steps.
 
     Args:
         script: The path of the script.
@@ -195,9 +203,11 @@ def check_sharding(script: str | Path) -> None:
     if run is None:
         return print_right(run, "the script can be read.")
     read = check_shards(run)
+    covered = len(np.union1d(*read))
     print_right(
         run,
-        f"{len(read[0])} + {len(read[1])} images: all {IMAGES}, one of them twice; equal steps.",
+        f"the ranks read {len(read[0])} and {len(read[1])} images, together {covered} of {IMAGES}, in "
+        "equally many steps.",
     )
 
 

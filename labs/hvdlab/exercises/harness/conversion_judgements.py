@@ -61,7 +61,9 @@ def check_output_lines(run: Watched | None, library: Library = HOROVOD) -> None:
 
 
 def check_shards(run: Watched, library: Library = HOROVOD) -> list[np.ndarray]:
-    """Demand that each rank reads its own shard of 257 images, in equally many steps, and all are read.
+    """Demand that each rank reads its own shard of 257 images, in equally many steps.
+
+    Fewer images than ranks may be left out, so that all shards are equal.
 
     Returns:
         The indices that each rank read in the first epoch.
@@ -91,7 +93,7 @@ def check_shards(run: Watched, library: Library = HOROVOD) -> list[np.ndarray]:
             f"the ranks share {overlap:.0%} of their images: each takes its shard from another permutation. "
             f"{library.one_seed}"
         )
-    if covered < IMAGES:
+    if covered <= IMAGES - run.ranks:
         raise NotYet(f"{IMAGES - covered} of {IMAGES} images are read by no rank.")
     if run.failure:
         raise NotYet(run.failure)
@@ -240,7 +242,7 @@ def check_restarts(
         if summary(run.report())["models"] > 1:
             raise NotYet(f"{where}, the weights of the ranks differ: {library.restart}")
         read = [run.examples(rank, done) for rank in range(ranks)]
-        if (covered := len(np.unique(np.concatenate(read)))) < IMAGES:
+        if (covered := len(np.unique(np.concatenate(read)))) <= IMAGES - ranks:
             raise NotYet(
                 f"{where} {covered} of {IMAGES} images are read: the shards need the number of ranks, "
                 f"{library.size}, which is {ranks} there."

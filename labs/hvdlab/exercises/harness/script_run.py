@@ -117,7 +117,7 @@ class Watched:
         return re.findall(r"^epoch \d.*", self.printed(rank), re.MULTILINE)
 
     def horovod(self, rank: int) -> dict | None:
-        """Return rank and size that Horovod reports on a rank, or None if it was not initialised.
+        """Return what a rank wrote to horovod.json, see `rank_in_own_folder`; None if there is no such file.
 
         Args:
             rank: The number of the rank.
