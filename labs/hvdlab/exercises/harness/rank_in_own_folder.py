@@ -90,7 +90,8 @@ def observe(script: str, local_rank: int) -> None:
     imports = " ".join(re.findall(r"^ *(?:import|from) .*", text, re.MULTILINE))
     count = int(os.environ.get("HVDLAB_PRETENDED_GPUS", 0))
     choice = pretended_gpus.Choice(local_rank) if count else None
-    rank_observations.number_images()
+    if "hvdlab.data" in imports:
+        rank_observations.number_images()
     if "torch.distributed" in imports:
         rank_observations.watch_process_group(script)
     if "HVDLAB_SLOW_LOADING" in os.environ:

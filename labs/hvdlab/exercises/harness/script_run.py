@@ -289,7 +289,9 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
     if errors:
         first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
         return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"
-    return f"the run failed: {error[-MAX_ERROR_CHARACTERS:]}"
+    # The sentence of the launcher, without the last lines that it printed.
+    sentence = error.partition("failed.\n")[2].partition("\n")[0] or error
+    return f"the run failed: {sentence[:MAX_ERROR_CHARACTERS]}"
 
 
 def _stuck(run: Watched, rank: int) -> str:
