@@ -792,7 +792,7 @@ check_review_ring(review_ring)
 #
 # Write `distributed_optimizer(comm, optimizer, bucket_bytes)`. It returns an object with the methods `step` and
 # `zero_grad`, which a training loop uses in place of `optimizer`, an optimizer of PyTorch. `comm` has `rank`,
-# `size` and `Iallreduce`. All ranks start with the same weights. Write the imports inside the function, because only
+# `size` and `Iallreduce`. All ranks start with the same weights. Write imports inside the function, because only
 # its source is sent to the ranks. The check measures on two and on three ranks:
 #
 # * after three steps with momentum, the weights differ by at most $10^{-6}$ between the ranks, and from one

@@ -82,8 +82,8 @@ def check_first_script(script: str | Path) -> None:
     rate = _learning_rate(trace)
     if not isclose(rate, 2 * RATE, rel_tol=1e-3):
         raise NotYet(
-            f"the learning rate of rank 0 is {rate:g}, and with two ranks it should be {2 * RATE:g}, the product "
-            f"of {RATE:g} and hvd.size()."
+            f"the learning rate of rank 0 is {rate:g}, and with two ranks it should be {2 * RATE:g}. "
+            f"Multiply {RATE:g} by hvd.size()."
         )
     halves = " and ".join(f"{row.examples:,}" for row in rows)
     right(f"two ranks trained one network, and read {halves} images in each epoch.")
