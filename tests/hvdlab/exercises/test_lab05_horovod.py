@@ -449,6 +449,8 @@ CUT = IMAGES + (
         ("torch", "init", INIT + "|" + MAIN, "|" + MAIN + INIT, "script made its optimizer, Horovod was not"),
         ("keras", "init", INIT + "|" + MAIN, "|" + MAIN + INIT, "script compiled its model, Horovod was not"),
         ("torch", "init", MAIN, MAIN + "    hvd.shutdown()\n", ""),
+        ("torch", "init", INIT, "    if launched_rank()[0] == 0:\n    " + INIT,
+         "rank 1 trained, and Horovod was never initialized on it"),
         ("torch", "device", OLD_GPU, (BY_HAND + GPU).replace("N", "hvd.local_rank()"), ""),
         ("torch", "device", OLD_GPU, (BY_HAND + GPU).replace("N", "hvd.rank()"), "uses GPU 0, not"),
         ("torch", "device", OLD_GPU, GPU, "uses GPU 0, not"),
