@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def process_state():
-    """Restore signal handlers and environment after each test, because a command that it calls may set them."""
+    """Restore signal handlers and environment after each test, because a command may set them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     # `hvdgrade batch` sets these variables for what it starts.
     variables = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "HVDLAB_DATA")}
