@@ -350,8 +350,8 @@ for gpus, efficiency in ((1, 1.0), (4, 0.75), (16, 0.75), (16, 0.50)):
 # In **data parallelism** each rank works with the complete network on a different part of the batch. Each
 # computes a gradient, and the ranks average the gradients before they change their parameters. For example,
 # rank 0 has the gradient [1, 2] of its examples, and rank 1 has [3, 4] of its own. The average is [2, 3],
-# both ranks apply it, and so both copies of the network stay identical. What they send per step depends on
-# the number of parameters, and not on the size of the batch.
+# both ranks apply it, so both copies of the network stay identical. In each step a rank sends its gradient.
+# A larger batch does not make the gradient larger, because it has one number per parameter.
 #
 # In **model parallelism** each rank holds only some layers, or a part of every layer. All ranks work on the
 # same examples and send each other *activations*, the results of layers. Model parallelism can train a

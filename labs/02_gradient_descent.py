@@ -932,7 +932,7 @@ print(f"our line: {line_limit:.4f} from gradients, {bound:.4f} from the Hessian"
 
 # %%
 # Prediction 3: the training with three times the limit. Replace both values of None.
-three_times = workbook.predict(3, None, reason=None)
+three_times = workbook.predict(3, None, form=["diverges", "higher loss", "lower loss"], reason=None)
 
 # %% tags=["folded"]
 clothes = load_fashion_mnist()

@@ -377,7 +377,7 @@ def skip_slices(blocks, skips, seed):
 
 # %%
 # Prediction 5: "with", "without" or "equal". Replace both values of None.
-workbook.predict(5, None, reason=None)
+workbook.predict(5, None, form=["with", "without", "equal"], reason=None)
 
 # %%
 settings = grid(blocks=BLOCKS, skips=[True, False], seed=seeds(1, 3))

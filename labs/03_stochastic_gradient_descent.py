@@ -232,7 +232,7 @@ describe(
 #
 # ## Noise ball
 #
-# *Optional, 18 minutes. Later cells call `noise_variance`.*
+# *Optional, 18 minutes.*
 #
 # With a constant learning rate the scattering never ends. The weight stays in a region around the minimum
 # that is called the **noise ball**. How large is it? Two effects balance each other.
@@ -316,7 +316,7 @@ for batch_size in (1, 10, 100):
 
 # %%
 # Prediction 1: "larger", "smaller" or "equal". Replace both values of None.
-workbook.predict(1, None, reason=None)
+workbook.predict(1, None, form=["larger", "smaller", "equal"], reason=None)
 
 # %% [markdown]
 # ## How the experiments work
@@ -361,7 +361,7 @@ def noise_ball(batch_size, sampling, seed):
             b = b - RATE * 2 * np.mean(errors, axis=1, keepdims=True)
             visited.append(w)
     late = np.array(visited[STEPS // 5 :])  # when the ball has its size
-    theory = noise_variance(x, y, RATE, batch_size)
+    theory = exercises.noise_variance(x, y, RATE, batch_size)
     return {"variance": np.mean((late - w_best) ** 2), "theory": theory}
 
 
@@ -390,13 +390,14 @@ describe(
 compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 
 # %% [markdown]
-# **What the result means.** With replacement the variance follows your formula and falls in proportion to
+# **What the result means.** With replacement the variance follows the formula and falls in proportion to
 # $1/B$. At a batch size of 1 it is about 5 % larger, because $C$ is larger away from the minimum.
 #
 # If each example comes once per epoch, the variance is **smaller**, and the difference grows with the batch
 # size. With a batch size of 10 it is 0.012 in place of 0.053. The reason is that the noise of the batches of
-# one epoch adds up to almost nothing, because all examples together have no noise. But noise also fades:
-# every later step multiplies it by $1 - \eta\lambda = 0.915$, so after 12 steps about a third is left. With a
+# one epoch adds up to almost nothing, because all examples together have no noise. But the noise of
+# a step does not stay: every later step multiplies it by $1 - \eta\lambda = 0.915$, so after 12 steps about a
+# third is left. With a
 # batch size of 10 an epoch has 10 steps. The noise of its first step is still large at its last step, so most
 # of the noise cancels. With a batch size of 1 an epoch has 100 steps. The early noise fades before the late
 # noise can cancel it.
@@ -404,7 +405,7 @@ compare(balls, shipped_balls, by=["sampling", "batch_size"], value="variance")
 # The next cell shows your updates and the ball of two predicted standard deviations.
 
 # %%
-show_noise_ball(descend, noise_variance, x, y)
+show_noise_ball(descend, exercises.noise_variance, x, y)
 
 # %% [markdown]
 # ## Review of a training loop
@@ -422,8 +423,9 @@ show_noise_ball(descend, noise_variance, x, y)
 #
 # **Why:** each of these mistakes still trains, so no error message tells you about it.
 #
-# **Signature:** `review_descend()` returns a dict from the letter of a patch to `"correct"` or to a case. A
-# case is a dict such as `{"examples": 8, "batch_size": 8, "epochs": 2}`, in which all four patches work.
+# **Signature:** `review_descend()` returns a dict from the letter of a patch to `"correct"` or to a case. An
+# example of a case is `{"examples": 8, "batch_size": 8, "epochs": 2}`. In this case all four patches work. A case
+# has 1 to 10 examples, 1 to 5 epochs, and a batch size from 1 to the number of examples.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -879,9 +881,9 @@ compare(times, shipped_times, by=["batch_size"], value="seconds")
 # *Optional, 25 minutes.*
 #
 # A colleague's training has a higher loss with a batch of 1,024 than with 32, both at the learning rate 0.1.
-# There are two claims. *Learning rate*: with a suitable one the large batch reaches a loss below that of the
-# small batch. *Batch*: with every learning rate its loss stays at least 1.5 times as high. The loss depends on
-# the seed: its standard deviation is about 70 % of the mean.
+# There are two claims. *Learning rate*: with a suitable learning rate the large batch reaches a lower loss than
+# the small batch. *Batch*: with any learning rate the loss of the large batch is at least 1.5 times that of the
+# small batch. The loss depends on the seed: its standard deviation is about 70 % of the mean.
 #
 # ### Exercise 7: Learning rate or batch
 #
@@ -939,8 +941,6 @@ def decide(train):
 cause_exercises.check_decide(decide)
 
 # %% [markdown]
-# Lab 6 changes the batch size and the learning rate of a network together.
-#
 # The optional notebook [Time budgets and loss surfaces](03_more_loss_surfaces.ipynb) continues this lab.
 #
 # ## Summary
@@ -957,9 +957,6 @@ cause_exercises.check_decide(decide)
 #   slow.
 # * With three runs per setting, overlapping ranges do not show an order. A comparison of batch sizes at a single
 #   learning rate does not show the cause.
-#
-# **To continue, if you like:** halve the learning rate in `time_to_accuracy`, and predict first how the right
-# panel changes.
 #
 # ## Self-check questions
 #

@@ -361,11 +361,11 @@ rank_exercises.check_pass_right(pass_right)
 # For example, let rank 0 hold [1, 2] and rank 1 hold [3, 4]. A *broadcast* from rank 0 gives both ranks [1,
 # 2]. *Reduce* gives rank 0 the sum [4, 6], and rank 1 nothing. *All-reduce* gives both ranks [4, 6].
 # *Reduce-scatter* gives rank 0 the first sum, [4], and rank 1 the second one, [6]. *All-gather* of these two
-# results gives both ranks [4, 6]. This shows a fact that exercise 5 uses:
+# results gives both ranks [4, 6]. Exercise 5 uses this fact:
 #
 # **Reduce-scatter followed by all-gather is all-reduce.**
 #
-# The next cell runs the seven collectives on four ranks and prints what each rank holds afterwards.
+# The next cell runs the seven collectives on four ranks and prints what each rank then holds.
 
 
 # %%
@@ -625,7 +625,7 @@ exercises.check_naive_all_reduce(naive_all_reduce)
 #
 # ![Two trees on eight ranks. On the left arrays are added in three steps: 1 to 0, 3 to 2, 5 to 4, 7 to 6, then 2 to 0 and 6 to 4, then 4 to 0. On the right the sum is sent back down the same tree in three steps.](pictures/tree_all_reduce.svg)
 #
-# A tree needs only $2\log_2 N$ steps. However, each message carries the whole array, and half of the ranks are
+# A tree needs only $2\log_2 N$ steps. Each message carries the whole array, and half of the ranks are
 # idle after the first step.
 #
 # ## Ring all-reduce
@@ -647,7 +647,7 @@ exercises.check_naive_all_reduce(naive_all_reduce)
 # rank 1 sends its chunk 0, the 4. Both replace, and both have [4, 6].
 #
 # [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002) proved that no all-reduce can move fewer
-# bytes per rank. On GPUs the library NCCL chooses between rings and trees.
+# bytes per rank. On GPUs NCCL chooses between rings and trees.
 #
 # ### Exercise 5: The ring
 #
@@ -726,7 +726,7 @@ show_ring(ring_all_reduce)
 # | ring | $4\,\frac{N-1}{N}\,S$ | $2(N-1)$ |
 #
 # The ring's number approaches $4S$, whatever $N$ is. With 16 ranks and 1 MB it is $4 \cdot 15/16 = 3.75$ MB, one
-# eighth of the root's 30 MB. That is why a ring scales. Its number of steps grows with $N$, however.
+# eighth of the root's 30 MB. That is why a ring scales. Its number of steps grows with $N$.
 #
 # **Latency and bandwidth.** The time of one message has two parts: the **latency** $\alpha$, the time that even
 # an empty message takes, and the size divided by the **bandwidth** $\beta$, the bytes per second. A message of
@@ -792,7 +792,8 @@ check_review_ring(review_ring)
 #
 # Write `distributed_optimizer(comm, optimizer, bucket_bytes)`. It returns an object with the methods `step` and
 # `zero_grad`, which a training loop uses in place of `optimizer`, an optimizer of PyTorch. `comm` has `rank`,
-# `size` and `Iallreduce`. All ranks start with the same weights. The check measures on two and on three ranks:
+# `size` and `Iallreduce`. All ranks start with the same weights. Write imports inside the function, because only
+# its source is sent to the ranks. The check measures on two and on three ranks:
 #
 # * after three steps with momentum, the weights differ by at most $10^{-6}$ between the ranks, and from one
 #   process with the batches of all ranks;
@@ -872,8 +873,6 @@ def distributed_optimizer(comm, optimizer, bucket_bytes):
 check_distributed_optimizer(distributed_optimizer)
 
 # %% [markdown]
-# In lab 5 `hvd.DistributedOptimizer` does the same.
-#
 # ## Summary
 #
 # * Examples of one mini-batch can be processed in parallel, because their gradients are only added.

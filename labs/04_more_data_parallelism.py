@@ -336,7 +336,7 @@ print(f"{np.median(spans):.1f} ms to copy 16 MB")
 
 # %%
 # Prediction 3: "naive", "ring" or "equal", and why? Replace both values of None.
-faster = workbook.predict(3, None, reason=None)
+faster = workbook.predict(3, None, form=["naive", "ring", "equal"], reason=None)
 
 # %% tags=["folded"]
 SIZES = by_run_length(

@@ -63,8 +63,7 @@ if load_fashion_mnist().synthetic:
 # ## Horovod and its history
 #
 # **What it is.** Horovod is a library for *synchronous* data-parallel training: all ranks average their
-# gradients in every step. The name is that of a Russian folk dance in a circle, like the ring all-reduce of
-# lab 4. Horovod works with TensorFlow, Keras, PyTorch and Apache MXNet.
+# gradients in every step. The name is that of a Russian folk dance in a circle. Horovod works with TensorFlow, Keras, PyTorch and Apache MXNet.
 #
 # **What it replaced.** The first method of distributed TensorFlow was the **parameter server**, a process
 # that holds weights. Workers send it gradients and get new weights back. All bytes pass through the servers, so
@@ -72,7 +71,7 @@ if load_fashion_mnist().synthetic:
 #
 # ![On the left four workers send gradients up to a parameter server and receive weights from it, so all bytes pass the server. On the right four equal ranks hold the weights and pass gradients round a ring, so the same number of bytes passes every rank.](pictures/parameter_server.svg)
 #
-# **Who made it.** Alexander Sergeev and Mike Del Balso published it at Uber in 2017. Since 2018 it is a [project of
+# **Who made it.** Uber published it in 2017. Since 2018 it is a [project of
 # the LF AI
 # Foundation](https://lfdl.io/press/2018/12/13/lf-deep-learning-welcomes-horovod-distributed-training-framework-as-newest-project/).
 #
@@ -303,8 +302,8 @@ exercises.check_output(SCRIPT)
 #
 # * **Keras**: wrap it before the model is compiled, with `device_dense=chosen.device_dense`.
 # * **PyTorch**: also pass `model.named_parameters()`, which gives each gradient a name that all ranks share,
-#   and `compression=chosen.compression`. Wrap the optimizer between `state = optimizer.state_dict()` and
-#   `optimizer.load_state_dict(state)`, because the wrapper begins without a state.
+#   and `compression=chosen.compression`. The wrapper begins without a state. So wrap the optimizer before the
+#   line `optimizer.load_state_dict(state)`, which then loads the state into the wrapper.
 #
 # The argument from `chosen` says where the gradients are averaged. Without GPUs it changes nothing.
 #
@@ -353,9 +352,9 @@ if prediction is not None:
 #
 # * **Keras**: put `hvd.callbacks.BroadcastGlobalVariablesCallback(0)` first in the list of callbacks.
 # * **PyTorch**: call `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` and then
-#   `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`. Both stand just before `model.to(device)`,
-#   because a Horovod without NCCL must not get arrays on a GPU. The weights come second, because the broadcast
-#   of the state makes a step, which can change the weights.
+#   `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`. Put both calls just before
+#   `model.to(device)`, because a Horovod without NCCL cannot send arrays that are on a GPU. Broadcast the weights
+#   last, because the broadcast of the state makes a step, which can change the weights.
 #
 # So the order is: make the optimizer, load a checkpoint, broadcast the state, broadcast the weights,
 # `model.to(device)`, wrap the optimizer, load its state into the wrapper.
@@ -548,8 +547,9 @@ exercises.check_sharding(SCRIPT)
 #
 # **Edit your copy.** Slice the held-out images by rank and size, and combine.
 #
-# * **Keras**: add `hvd.callbacks.MetricAverageCallback()` before every callback that reads metrics. Horovod's
-#   own callback takes the plain mean over the ranks, and ours adds up sums and counts.
+# * **Keras**: add `hvd.callbacks.MetricAverageCallback()` before every callback that reads metrics. This
+#   callback of the course adds up sums and counts. Horovod's own one averages the accuracies of the ranks, which is
+#   wrong if their shards are unequal.
 # * **PyTorch**: in the function `mean`, all-reduce the total and the count with `op=hvd.Sum`, then divide.
 #
 # <details><summary>Hint 1: the idea</summary>Add up sums and counts over the ranks first. Divide
@@ -794,7 +794,7 @@ compare(*first, by=["script"], value="accuracy")
 
 # %%
 # Prediction 3: "strong", "weak" or "equal", and why? Replace both values of None.
-larger = workbook.predict(3, None, reason=None)
+larger = workbook.predict(3, None, form=["strong", "weak", "equal"], reason=None)
 
 # %% tags=["folded"]
 SETTINGS = {  # ranks, images per step and rank, threads of a rank
@@ -876,13 +876,14 @@ compare(scalings, shipped_scalings, by=["setting"], value="images_per_second")
 #
 # **Level:** choose and justify.
 #
-# The next cell prints four patches of the function `train`. It ends as soon as the held-out accuracy is not better
-# than the best one before. A colleague has tested each patch with 2 ranks, 16 images, 8 held-out images and 1
+# The next cell prints the function `train` and four patches of it. `train` ends as soon as the held-out accuracy is
+# not better than the best one before. A colleague has tested each patch with 2 ranks, 16 images, 8 held-out images and 1
 # epoch.
 #
 # **What.** Decide which patches are correct. For each of the others give a case in which it fails. A patch fails if
-# a rank waits for ever, if as many images as ranks are left out or repeated, if the order does not change between
-# epochs, or if the accuracy is not that of all held-out images. The check runs the patches on simulated ranks.
+# a rank waits for ever, if the order does not change between epochs, or if the accuracy is not that of all held-out
+# images. With $N$ ranks it also fails if $N$ or more images are left out, or if $N$ or more are read twice. The check
+# runs the patches on simulated ranks.
 #
 # <details><summary>Hint 1: the idea</summary>Which number would have to be odd, or larger than 1, so that the patch
 # makes a difference?</details>
@@ -919,8 +920,8 @@ check_review_train(review_train)
 #
 # **Level:** blank page.
 #
-# Write the script `work/own_script.py`, in the editor, with PyTorch or Keras and Horovod. It imports nothing but
-# `hvdlab.keras.horovod` of this course. It learns which of 2,048 points are outside of a sphere:
+# Write the script `work/own_script.py`, in the editor, with PyTorch or Keras and Horovod. From this course it may
+# import `hvdlab.keras.horovod` only. It learns which of 2,048 points are outside of a sphere:
 #
 # ```python
 # points = np.random.default_rng(1).normal(size=(2048, 16)).astype("float32")

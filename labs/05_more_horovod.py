@@ -132,7 +132,9 @@ check_fuse(fuse)
 
 # %%
 # Prediction 4: "negotiate", "copy in", "all-reduce" or "copy out", and why? Replace both values of None.
-prediction = workbook.predict(4, None, reason=None)
+prediction = workbook.predict(
+    4, None, form=["negotiate", "copy in", "all-reduce", "copy out"], reason=None
+)
 
 # %%
 path = RUNS / "timeline.json"

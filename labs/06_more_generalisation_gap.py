@@ -71,7 +71,7 @@ if data.synthetic:
 # %%
 # Prediction 7: which batch has the higher held-out accuracy, "64" or "500", and why? Replace both
 # values of None.
-gap_prediction = workbook.predict(7, None, reason=None)
+gap_prediction = workbook.predict(7, None, form=["64", "500"], reason=None)
 
 # %%
 EPOCHS = by_run_length(quick=3, learner=60, reference=60)

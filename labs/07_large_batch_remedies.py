@@ -198,7 +198,7 @@ exercises.check_learning_rate(learning_rate)
 # %%
 # Prediction 1: which of the three reach the accuracy of the small batch, to within one percentage point, and why?
 # Write their names in one text. Replace both values of None.
-prediction = workbook.predict(1, None, reason=None)
+prediction = workbook.predict(1, None, form=str, reason=None)
 
 # %%
 ROWS = {"small batch": 16, "unscaled": 256, "linear": 256, "linear with warmup": 256}
@@ -775,7 +775,9 @@ modern_exercises.check_orthogonalize(orthogonalize)
 # %%
 # Prediction 4: which has the highest accuracy, "SGD", "Adam", "AdamW", "LARS", "LAMB" or "Muon", and
 # why? Replace both values of None.
-prediction = workbook.predict(4, None, reason=None)
+prediction = workbook.predict(
+    4, None, form=["SGD", "Adam", "AdamW", "LARS", "LAMB", "Muon"], reason=None
+)
 
 # %% tags=["folded"]
 LARGEST = 2000

@@ -281,7 +281,9 @@ exercises.check_where_time_goes(where_time_goes)
 # %%
 # Prediction 1: a short run has one epoch on two ranks. Which part takes the longest: "start-up", "reading",
 # "compute", "exchange" or "evaluation"? Replace both values of None.
-prediction_part = workbook.predict(1, None, reason=None)
+prediction_part = workbook.predict(
+    1, None, form=["start-up", "reading", "compute", "exchange", "evaluation"], reason=None
+)
 
 # %% tags=["folded"]
 TIMES = WORK / "times.json"
@@ -500,7 +502,9 @@ compare(judged(runs), judged(shipped), by=["framework", "optimizer"], value="sec
 # %%
 # Prediction 3: which of the three recipes has the highest held-out accuracy after two epochs? Write its name.
 # Replace both values of None.
-prediction_recipe = workbook.predict(3, None, reason=None)
+prediction_recipe = workbook.predict(
+    3, None, form=["small-batch rate", "scaled", "scaled + warmup"], reason=None
+)
 
 # %%
 RECIPES = {

@@ -1327,7 +1327,9 @@ for name, tensor in (("gradient", gradient), ("sent", sent), ("received", receiv
 # %%
 # Prediction 8: which precision is the fastest on this machine: "float32", "bf16", "fp16", or on a GPU "tf32"?
 # Replace both values of None.
-prediction_precision = workbook.predict(8, None, reason=None)
+prediction_precision = workbook.predict(
+    8, None, form=["float32", "bf16", "fp16", "tf32"], reason=None
+)
 
 # %% tags=["folded"]
 NETWORKS = {

@@ -454,7 +454,7 @@ print(f"one by one {single:.1f} us per image, as a batch {whole / BATCH:.1f} us 
 
 # %%
 # Prediction 3: which is the fastest to read here: "png", "jpg", "tar" or "npy"? Replace both values of None.
-prediction_format = workbook.predict(3, None, reason=None)
+prediction_format = workbook.predict(3, None, form=["png", "jpg", "tar", "npy"], reason=None)
 
 # %%
 compared = file_formats(

@@ -678,7 +678,7 @@ describe(
 
 # %%
 # Prediction 2: is the training loss of the last epoch on two ranks "lower", "equal" or "higher"? Add your reason.
-prediction = workbook.predict(2, None, reason=None)
+prediction = workbook.predict(2, None, form=["lower", "equal", "higher"], reason=None)
 
 # %%
 IMAGES = by_run_length(quick=1024, learner=8192, reference=8192)

@@ -1032,7 +1032,7 @@ excerpt(LABS / "out_of_core.py", "to_file")
 
 # %%
 # Prediction 4: "file" or "recompute". Replace both values of None.
-prediction = workbook.predict(4, None, reason=None)
+prediction = workbook.predict(4, None, form=["file", "recompute"], reason=None)
 
 
 # %%

@@ -717,7 +717,9 @@ describe(
 
 # %%
 # Prediction 3: "by-hand", "dtensor", "sequence", "grid" or "axonn". Replace both values of None.
-prediction_mode = workbook.predict(3, None, reason=None)
+prediction_mode = workbook.predict(
+    3, None, form=["by-hand", "dtensor", "sequence", "grid", "axonn"], reason=None
+)
 
 # %% tags=["folded"]
 SAVED = WORK / "tensor_modes.json"

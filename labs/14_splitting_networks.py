@@ -803,7 +803,8 @@ costs.check_compute_time(compute_time)
 
 # %%
 # Prediction 3: the slowest split of 4 ranks, data x tensor x pipeline, such as "2x2x1". Replace both None.
-prediction_split = workbook.predict(3, None, reason=None)
+splits = ["x".join(map(str, split)) for split in split_measurements.decompositions(4)]
+prediction_split = workbook.predict(3, None, form=splits, reason=None)
 
 
 # %%

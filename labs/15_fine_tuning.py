@@ -553,7 +553,7 @@ def found_collate(examples, end):
 # %%
 # Prediction 2: the function removes every end from the labels. What will the model that it trains do wrong?
 # Put a few words in place of the first None, and the reason in place of the second.
-prediction = workbook.predict(2, None, reason=None)
+prediction = workbook.predict(2, None, form=str, reason=None)
 
 # %%
 model = fine_tune(base(), 3e-3, SOME, language_loss, found_collate)
@@ -871,7 +871,7 @@ sizes.round(2)
 
 # %%
 # Prediction 4: which method has the lower held-out loss after 200 steps on this small model, "full" or "lora"?
-prediction = workbook.predict(4, None, reason=None)
+prediction = workbook.predict(4, None, form=["full", "lora"], reason=None)
 
 # %% tags=["folded"]
 RATES = {"full": 3e-3, "lora": 1e-2}

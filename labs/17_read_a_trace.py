@@ -416,7 +416,7 @@ for name in ("forward", "backward", "update"):
 # %%
 # Prediction 2: one rank computes four times as long as the other one. Which of them has the longer
 # all-reduces, the "fast" or the "slow" one? Replace both values of None.
-prediction = workbook.predict(2, None, reason=None)
+prediction = workbook.predict(2, None, form=["fast", "slow"], reason=None)
 
 # %% [markdown]
 # ## Five cases

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -29,12 +30,19 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def signals():
-    """Restore the signal handlers after each test, because a command that a test calls may set them."""
+def process_state():
+    """Restore signal handlers and environment after each test, because a command may set them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # `hvdgrade batch` sets these variables for what it starts.
+    variables = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "HVDLAB_DATA")}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @pytest.fixture(scope="session", autouse=True)

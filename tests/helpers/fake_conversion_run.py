@@ -29,7 +29,7 @@ class FakeRun:
         self.left_out = [set(), set()]  # what a rank does not record
         self.rates = [2 * RATE] * 2
         self.printed = ["epoch 0 held-out 0.495\nepoch 1 held-out 0.495\n", ""]
-        self.horovod = [{"rank": 0, "size": 2}, {"rank": 1, "size": 2}]
+        self.horovod = [{"rank": rank, "size": 2, "in_time": True} for rank in range(2)]
         self.process_group = [{"rank": rank, "size": 2, "backend": "gloo"} for rank in range(2)]
         self.loading = [[{"began": 0.0, "ended": 1.0}], [{"began": 1.1, "ended": 2.1}]]
         self.evaluated = [list(range(51)), list(range(51, 101))]

@@ -53,11 +53,18 @@ def report_of(
     Raises:
         LaunchError: see `hvdlab.launch.run`.
     """
+    return rows(trace_of(script, *arguments, ranks=ranks, timeout=timeout, **variables))
+
+
+def trace_of(
+    script: str | Path, *arguments: object, ranks: int = 2, timeout: float = 600, **variables: str
+) -> records.Trace:
+    """Run a script like `report_of`, and return what each rank did."""
     with held_folder("hvdlab-report-") as held:
         watch = environment(held.path) | WHOLE | variables
         path = Path(script).absolute()
         launch.run(WATCHED_RANK, path, *arguments, ranks=ranks, timeout=timeout, **watch)
-        return rows(read_events(held.path, ranks))
+        return read_events(held.path, ranks)
 
 
 def rows(trace: records.Trace) -> list[Row]:

@@ -14,8 +14,9 @@ import math
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Number
+from numbers import Real
 
 from hvdlab.course import exercise_hints, experiment, generated_questions
 from hvdlab.course.answers_file import (
@@ -126,24 +127,28 @@ class Workbook:
         )  # how many hints of each exercise, if there is no file
 
     def predict(
-        self, number: int, value: float | str | None, *, reason: str | None = None
+        self,
+        number: int,
+        value: float | str | None,
+        *,
+        form: type | Sequence[str] = float,
+        reason: str | None = None,
     ) -> float | str | None:
         """Keep a prediction and its reason, and return the value for the figure that shows the result.
 
         Args:
             number: the number of the prediction in this lab, from 1.
-            value: the prediction, a number or a text. None: the learner makes none, and nothing is kept.
+            value: the prediction. None: the learner makes none, and nothing is kept.
+            form: what it must be: `float` for a number, `str` for any words, or the list of the texts from
+                which the learner chooses. Default: a number.
 
         Raises:
-            WorkbookError: the value is neither a number nor a text, or the reason is not a text.
+            WorkbookError: the value has another form, or the reason is not a text.
         """
         if value is None:
             print(f"Prediction {number}: replace both values of None, then run this cell again.")
             return None
-        if not isinstance(value, Number | str):
-            raise WorkbookError(
-                f"Prediction {number} must be a number or a text. Received: {value!r}"
-            )
+        value = _of_form(value, form, f"Prediction {number}")
         if not isinstance(reason, str | None):
             raise WorkbookError(
                 f'Prediction {number}: the reason must be a sentence in quotes, reason="...". '
@@ -237,6 +242,22 @@ class Workbook:
     def _keep(self, entry: Prediction | QuizAnswer | OpenedHint) -> None:
         if self._file:
             self._file.add(entry)
+
+
+def _of_form(value: object, form: type | Sequence[str], name: str) -> float | str:
+    """Return a prediction of the form that `Workbook.predict` describes; raise WorkbookError for another."""
+    if form is float:
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        wanted, found = "a number, without quotes", [value] * is_number
+    elif form is str:
+        wanted, found = "some words in quotes", [value] * (isinstance(value, str) and value != "")
+    else:
+        quoted = [f'"{choice}"' for choice in form]
+        wanted = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+        found = [choice for choice in form if choice.lower() == str(value).strip().lower()]
+    if not found:
+        raise WorkbookError(f"{name} must be {wanted}. Received: {value!r}")
+    return found[0]
 
 
 def _show(lines: list[str]) -> None:

@@ -47,8 +47,14 @@ class NotYet(HvdlabError, AssertionError):
         return [not_yet(str(self))]
 
 
+class NotRun(HvdlabError):
+    """The check does not run the answer, because LAB_QUICK or LAB_REFERENCE is set."""
+
+
 def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Keep in a learner's notebook that the exercise is solved, if its check raises nothing.
+
+    A check that raises NotRun prints that the answer was not checked, and nothing is kept.
 
     An answer that the check did not expect, such as None, may raise any error in it. It becomes NotYet.
     """
@@ -57,8 +63,14 @@ def exercise(check: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @functools.wraps(check)
     def checked(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        with unusable_answers():
-            check(*arguments, **options)
+        try:
+            with unusable_answers():
+                check(*arguments, **options)
+        except NotRun:
+            print(
+                "Not checked: a quick run does not run your answer, so it does not count as right."
+            )
+            return
         record_solved(lab, check.__name__, arguments[0] if by_case else None)
 
     return checked

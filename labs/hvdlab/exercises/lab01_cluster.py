@@ -160,20 +160,20 @@ check_choose_offer = FunctionExercise(
              "(eight GPUs with links of 20 GB/s, 15 hours)"),
     ],
     {
-        "The step includes the all-reduce, and yours seems to have no exchange.":
+        "The step has no exchange. It includes the all-reduce.":
             (f" + {EXCHANGE}", ""),
-        "Yours fits the average bandwidth of the links. The slowest link decides.":
+        "The exchange has the average bandwidth of the links. The slowest link decides.":
             (EXCHANGE, 'ring_seconds(run["size"], [sum(offer["links"]) / gpus] * gpus)'),
         "The price is per GPU-hour: multiply it by the number of GPUs.": (COST, 'needed * offer["price"]'),
         "That is the fastest offer. The cheapest one in time is asked for.": (COST, "needed"),
         "That is the lowest price per GPU-hour. Compare the cost of the whole run.":
             (COST, 'offer["price"]'),
-        "Yours chooses an offer that ends after the deadline.": ("if needed <= hours:", "if True:"),
+        "The chosen offer may end after the deadline.": ("if needed <= hours:", "if True:"),
         "The ranks divide the batch: each computes for seconds / R in a step.":
             ('run["seconds"] / gpus', 'run["seconds"]'),
         "The steps give seconds, and the deadline is in hours: divide by 3,600.": (" / 3600", ""),
     },
     passed="it keeps the deadline, compares the costs of the whole run, and knows when no offer is in time.",
-    observe=chosen,
+    observe=chosen, telling=False,
 )
 # fmt: on

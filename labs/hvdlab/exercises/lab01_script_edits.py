@@ -1,13 +1,18 @@
 """The first exercise of lab 1: one edit makes one training of two ranks."""
 
+from math import isclose
 from pathlib import Path
 
 from hvdlab.check import rank_report
 from hvdlab.check.command import CheckError, check
 from hvdlab.course.experiment import LABS
 from hvdlab.exercises import NotYet, exercise, right
+from hvdlab.exercises.harness.found_mistake import told
 from hvdlab.exercises.harness.script_edits import ScriptEdits
 from hvdlab.launch import LaunchError
+from hvdlab.trace import records
+
+RATE = 0.05  # learning rate of the serial script
 
 # One core for each rank, as each rank of a cluster has one GPU. The scripts choose no GPU.
 ONE_CORE = {
@@ -60,21 +65,35 @@ EDITS = {
 
 @exercise
 def check_first_script(script: str | Path) -> None:
-    """Demand that two ranks train one network, and that each of them reads its own half of the images.
+    """Demand that two ranks train one network, each with its own half of the images, at the doubled rate.
 
     Args:
         script: the path of the script.
     """
     try:
-        rows = rank_report.report_of(script, ranks=2, **ONE_CORE)
+        trace = rank_report.trace_of(script, ranks=2, **ONE_CORE)
     except LaunchError as error:
         raise NotYet(str(error)) from None
+    rows = rank_report.rows(trace)
     rank_report.show(rows, 2)
     one = len(rows) == 2 and len({row.weights for row in rows}) == 1
-    if one and rows[1].overlap == 0:
-        halves = " and ".join(f"{row.examples:,}" for row in rows)
-        return right(f"two ranks trained one network, and read {halves} images in each epoch.")
-    raise NotYet(_cause(Path(script)) or _seen(rows))
+    if not (one and rows[1].overlap == 0):
+        raise NotYet(_cause(Path(script)) or _seen(rows))
+    rates = _learning_rates(trace)
+    if rates and not isclose(max(rates), 2 * RATE, rel_tol=1e-3):
+        raise NotYet(
+            f"the learning rate of rank 0 is {max(rates):g}, and with two ranks it should be {2 * RATE:g}. "
+            f"Multiply {RATE:g} by hvd.size()."
+        )
+    halves = " and ".join(f"{row.examples:,}" for row in rows)
+    right(f"two ranks trained one network, and read {halves} images in each epoch.")
+
+
+def _learning_rates(trace: records.Trace) -> list[float]:
+    """Return the learning rates of rank 0, twice if its optimizer adds the gradients of two ranks."""
+    adds = any(isinstance(event, records.Wrap) and event.reduces == "Sum" for event in trace[0])
+    rates = [event.rate for event in trace[0] if isinstance(event, records.Step)]
+    return [rate * (2 if adds else 1) for rate in rates if rate is not None]
 
 
 def _cause(script: Path) -> str:
@@ -83,9 +102,7 @@ def _cause(script: Path) -> str:
         found = check(script, **ONE_CORE).findings
     except CheckError as error:
         return str(error)
-    return (
-        f"line {found[0].line}: {found[0].title}. {found[0].seen} {found[0].fix}" if found else ""
-    )
+    return told(found[0]) if found else ""
 
 
 def _seen(rows: list[rank_report.Row]) -> str:

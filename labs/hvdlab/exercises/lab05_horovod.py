@@ -1,11 +1,14 @@
 """Checks of lab 5: read the learner's script, run it on two ranks for two epochs, and read its records.
 
 Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.rank_report`. In a quick run
-(LAB_QUICK) most checks only read the script. Every check takes the path of the script.
+(LAB_QUICK) most checks do not run the script, and do not call it right. Every check takes the path of the
+script.
 """
 
 import ast
 from pathlib import Path
+
+import numpy as np
 
 from hvdlab.course.rank_report import summary
 from hvdlab.exercises import NotYet, exercise, right
@@ -27,9 +30,11 @@ from hvdlab.exercises.harness.conversion_runs import (
     IMAGES,
     describe_models,
     print_right,
+    refuse_incomplete,
     run_step,
 )
 from hvdlab.exercises.harness.conversion_runs import runs as runs  # where a check leaves its runs
+from hvdlab.exercises.harness.script_run import Watched
 from hvdlab.script_analysis import gpu_choice
 from hvdlab.script_analysis.ast_helpers import keyword
 from hvdlab.script_analysis.script import Script
@@ -48,16 +53,24 @@ def check_init(script: str | Path) -> None:
             "Horovod's own Keras module does nothing in Keras 3: it accepts the optimizer and never "
             "averages. Write `import hvdlab.keras.horovod as hvd`."
         )
-    run = run_step("init", script)
-    reported = [run.horovod(rank) for rank in range(2)] if run else []
-    if None in reported and "hvd.shutdown" not in script_facts.called(source):
+    run = run_step("init", script, complain=False)
+    _refuse_single_init(run)
+    refuse_incomplete(run)
+    reported = [run.horovod(rank) for rank in range(2)]
+    if None in reported:
         if not source.horovod:
             raise NotYet("no line imports Horovod under the name hvd: `import ... as hvd`.")
         raise NotYet(
             "Horovod is imported, but hvd.init() is not called, or a rank ends before it: the ranks do not "
             "connect."
         )
-    if reported and None not in reported and {each["rank"] for each in reported} != {0, 1}:
+    if any(not each["in_time"] for each in reported):
+        made = "made its optimizer" if source.torch else "compiled its model"
+        raise NotYet(
+            f"when the script {made}, Horovod was not initialized, so hvd.rank() and hvd.size() would have "
+            "raised an error there. Call hvd.init() right after the arguments are parsed."
+        )
+    if reported and {each["rank"] for each in reported} != {0, 1}:
         raise NotYet(
             f"Horovod reports rank {reported[0]['rank']} on both ranks: they did not connect."
         )
@@ -131,8 +144,6 @@ def check_optimizer(script: str | Path) -> None:
             "the gradients are averaged, but the plain optimizer makes the steps: continue with the object "
             "that hvd.DistributedOptimizer(...) returns, `optimizer = hvd.DistributedOptimizer(...)`."
         ) from None
-    if run is None:
-        return print_right(run, "the script can be read.")
     refuse_unequal_rates(run)
     before, after = run.distance(0), run.distance(1)
     if run.drifts():
@@ -159,7 +170,7 @@ def check_broadcast(script: str | Path) -> None:
     """
     source = script_facts.read(script)
     run = run_step("broadcast", script, "--checkpoint", "checkpoints")
-    if run and summary(run.report())["models"] > 1:
+    if summary(run.report())["models"] > 1:
         refuse_unequal_rates(run)
         if run.drifts():
             raise NotYet(
@@ -177,27 +188,26 @@ def check_broadcast(script: str | Path) -> None:
             "model, by every rank, before the first step"
             + ("?" if source.torch else ", and in the list of callbacks of fit?")
         )
-    if run:
-        check_sent_state(run, script)
-    weights = run.report()["weights"].iloc[0] if run else "?"
+    check_sent_state(run, script)
+    weights = run.report()["weights"].iloc[0]
     print_right(run, f"the trained weights of both ranks have the same hash, {weights}.")
 
 
 @exercise
 def check_sharding(script: str | Path) -> None:
-    """Demand that each rank reads its own shard of 257 images, in equally many steps, and all are read.
+    """Demand that each rank reads its own shard of 257 images, in equally many steps.
 
     Args:
         script: The path of the script.
     """
     script_facts.read(script)
     run = run_step("sharding", script, complain=False)
-    if run is None:
-        return print_right(run, "the script can be read.")
     read = check_shards(run)
+    covered = len(np.union1d(*read))
     print_right(
         run,
-        f"{len(read[0])} + {len(read[1])} images: all {IMAGES}, one of them twice; equal steps.",
+        f"the ranks read {len(read[0])} and {len(read[1])} images, together {covered} of {IMAGES}, in "
+        "equally many steps.",
     )
 
 
@@ -210,8 +220,6 @@ def check_metrics(script: str | Path) -> None:
     """
     script_facts.read(script)
     run = run_step("metrics", script)
-    if run is None:
-        return print_right(run, "the script can be read.")
     count = check_combined_metrics(run, before="sharding")
     print_right(run, f"both ranks report {count} of {HELDOUT} held-out images right.")
 
@@ -245,11 +253,20 @@ def check_resume(script: str | Path) -> None:
             return "; keras.models.load_model returns an optimizer that does not average: hvd.load_model."
         return ""
 
-    if not check_restarts(script, cause=cause):
-        return print_right(None, "the script can be read.")
+    check_restarts(script, cause=cause)
     right(
         "killed, restarted on two ranks, restarted on one: epochs, loss and learning rate continue."
     )
+
+
+def _refuse_single_init(run: Watched) -> None:
+    """Raise NotYet where a rank trained without Horovod, and the run failed before the other one trained."""
+    trained = [rank for rank in range(2) if len(run.lines(rank))]
+    if run.failure and len(trained) == 1 and not run.horovod(trained[0]):
+        raise NotYet(
+            f"rank {trained[0]} trained, and Horovod was never initialized on it. The run failed before rank "
+            f"{1 - trained[0]} trained. hvd.init() waits for all ranks, so every rank must call it."
+        )
 
 
 def _refuse_unused_choice(source: Script) -> None:

@@ -7,7 +7,8 @@ from tempfile import TemporaryDirectory
 from hvdlab.check import rank_report
 from hvdlab.check.command import CheckError, check
 from hvdlab.course.experiment import LABS, QUICK
-from hvdlab.exercises import NotYet, exercise, right
+from hvdlab.exercises import NotRun, NotYet, exercise, right
+from hvdlab.exercises.harness.found_mistake import told
 from hvdlab.exercises.harness.script_edits import ScriptEdits
 from hvdlab.launch import LaunchError
 
@@ -170,7 +171,7 @@ def check_transfer(case: int, script: str | Path) -> None:
     """
     name, script = SCRIPTS[case - 1], Path(script).absolute()
     if QUICK and case not in RUN_IN_QUICK:
-        return right("(In a quick run it is not run.)")
+        raise NotRun(name)
     for number, rows in enumerate(reports_of(name, script, RUNS.get(name, [()]))):
         if problem := problem_of(rows):
             again = "after the script has resumed from its checkpoint, " if number else ""
@@ -189,16 +190,17 @@ def reports_of(name: str, script: Path, runs: list[tuple[str, ...]]) -> list[lis
         NotYet: `hvdlab check` finds a mistake, or the script fails.
     """
     try:
+        print(f"{script.name} runs on two ranks: first a few steps, then to its end.", flush=True)
         with TemporaryDirectory() as folder, chdir(folder):  # without the files of an earlier run
             found = check(script).findings
+        print("The few steps are done.", flush=True)
         with TemporaryDirectory() as folder, chdir(folder):
             reports = [rank_report.report_of(script, *given) for given in runs]
     except (LaunchError, CheckError) as error:
         raise NotYet(f"{name}: {error}") from None
     rank_report.show(reports[-1], 2)
     if found:
-        first = found[0]
-        raise NotYet(f"{name}, line {first.line}: {first.title}. {first.seen} {first.fix}")
+        raise NotYet(f"{name}, {told(found[0])}")
     return reports
 
 

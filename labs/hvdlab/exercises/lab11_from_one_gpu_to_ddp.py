@@ -1,7 +1,8 @@
 """Checks of lab 11: read the learner's DDP script, run it on two ranks for two epochs, and read its records.
 
 Each check leaves its run in the folder `runs(script)/STEP`, for `hvdlab.course.rank_report`. In a quick run
-(LAB_QUICK) most checks only read the script. Every check takes the path of the script.
+(LAB_QUICK) most checks do not run the script, and do not call it right. Every check takes the path of the
+script.
 """
 
 import ast
@@ -60,7 +61,7 @@ def check_init(script: str | Path) -> None:
                 f"{error} Nothing may ask torch.distributed before init_process_group has returned."
             ) from None
         raise
-    groups = [run.process_group(rank) for rank in range(2)] if run else []
+    groups = [run.process_group(rank) for rank in range(2)]
     if None in groups:
         if not source.imported("torch.distributed"):
             raise NotYet("no line imports torch.distributed: `import torch.distributed as dist`.")
@@ -117,8 +118,6 @@ def check_sampler(script: str | Path) -> None:
     """
     script_facts.read(script)
     run = run_step("sampler", script, complain=False)
-    if run is None:
-        return print_right(run, "the script can be read.")
     if "sampler option is mutually exclusive with shuffle" in run.failure:
         raise NotYet(
             "a DataLoader takes a sampler or shuffle=True, and not both, because the sampler decides the "
@@ -151,8 +150,6 @@ def check_ddp(script: str | Path) -> None:
     """
     source = script_facts.read(script)
     run = run_step("ddp", script)
-    if run is None:
-        return print_right(run, "the script can be read.")
     if summary(run.report())["models"] > 1:
         refuse_unequal_rates(run, TORCH_DISTRIBUTED)
         wrapped = source.named("DistributedDataParallel")
@@ -195,8 +192,6 @@ def check_download(script: str | Path) -> None:
     script_facts.read(script)
     pretended = {"HVDLAB_LOCAL_RANKS": "0 1", "HVDLAB_FIRST_RANK": "2"}
     run = run_step("download", script, HVDLAB_SLOW_LOADING=f"{SLOW_LOADING:g}", **pretended)
-    if run is None:
-        return print_right(run, "the script can be read.")
     times = [run.loading(rank) for rank in range(2)]
     if not all(times):
         raise NotYet(
@@ -240,8 +235,6 @@ def check_metrics(script: str | Path) -> None:
     """
     script_facts.read(script)
     run = run_step("metrics", script)
-    if run is None:
-        return print_right(run, "the script can be read.")
     count = check_combined_metrics(run, before="output", library=TORCH_DISTRIBUTED)
     print_right(run, f"both ranks report {count} of {HELDOUT} held-out images right.")
 
@@ -256,14 +249,13 @@ def check_checkpoint(script: str | Path) -> None:
     script_facts.read(script)
     run = run_step("checkpoint", script, "--checkpoint", "checkpoints")
     names = check_writers(run, TORCH_DISTRIBUTED)
-    if run:
-        newest = sorted((run.disk / "rank-0" / "checkpoints").glob("epoch-*"))[-1]
-        prefixed = [name for name in _weight_names(newest) if name.startswith("module.")]
-        if prefixed:
-            raise NotYet(
-                f'{newest.name} was saved from the wrapper: a weight has the name "{prefixed[0]}". The '
-                "serial script could not load it. Save model.state_dict(), or the state of parallel.module."
-            )
+    newest = sorted((run.disk / "rank-0" / "checkpoints").glob("epoch-*"))[-1]
+    prefixed = [name for name in _weight_names(newest) if name.startswith("module.")]
+    if prefixed:
+        raise NotYet(
+            f'{newest.name} was saved from the wrapper: a weight has the name "{prefixed[0]}". The '
+            "serial script could not load it. Save model.state_dict(), or the state of parallel.module."
+        )
     print_right(
         run, f"rank 0 writes {names}, without the prefix of the wrapper; rank 1 writes nothing."
     )
@@ -279,8 +271,7 @@ def check_resume(script: str | Path) -> None:
         script: The path of the script.
     """
     script_facts.read(script)
-    if not check_restarts(script, TORCH_DISTRIBUTED):
-        return print_right(None, "the script can be read.")
+    check_restarts(script, TORCH_DISTRIBUTED)
     right(
         "killed, restarted on two ranks, restarted on one: epochs, loss and learning rate continue."
     )

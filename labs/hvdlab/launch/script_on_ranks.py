@@ -88,7 +88,7 @@ def run(
         where = ", see above." if show else f":\n{last}"
         raise TimeUp(f"{name} did not end within {timeout:g} s{where}")
     stall = {**os.environ, **variables}.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "")
-    sentence, _ = output.why(process.returncode, launcher, stall)
+    sentence = output.why(process.returncode, launcher, stall)[0].rstrip(".")
     if sentence:
         raise LaunchError(
             f"{name} failed, see above.\n{sentence}."

@@ -59,7 +59,6 @@ def pretend(school, monkeypatch):
     `here` is the data of this machine, "" for none, and `there` those of the graders; after `most`
     gradings it is interrupted, the graders of `faults` fail, and those of `busy` find the machine busy.
     """
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the batch sets it, here for all later tests
 
     def grade(
         here: str, there: str, *arguments: str, most: int = 99, faults=(), busy=()

@@ -50,12 +50,16 @@ def entries(book, kind):
 def test_a_prediction_is_kept_with_its_reason_and_returned(book):
     assert book.predict(1, 600, reason="the batch is doubled") == 600
     assert book.predict(2, np.int64(3), reason="a count") == 3
-    assert book.predict(3, "file", reason="a choice") == "file"
+    assert book.predict(3, " File", form=["file", "64"], reason="a choice") == "file"
+    assert book.predict(4, 64, form=["file", "64"], reason="a choice") == "64"
+    assert book.predict(5, "two words", form=str, reason="a sentence") == "two words"
     kept = entries(book, Prediction)
     assert [(one.lab, one.number, one.value, one.reason) for one in kept] == [
         (7, 1, 600.0, "the batch is doubled"),
         (7, 2, 3.0, "a count"),
         (7, 3, "file", "a choice"),
+        (7, 4, "64", "a choice"),
+        (7, 5, "two words", "a sentence"),
     ]
     assert all(one.time.endswith("+00:00") for one in kept)
 
@@ -71,15 +75,30 @@ def test_no_prediction_is_no_entry_and_a_missing_reason_is_asked_for(book, capsy
 
 
 @pytest.mark.parametrize(
-    ("value", "reason", "said"),
+    ("value", "form", "reason", "said"),
     [
-        ([1, 2], "two values", r"^Prediction 1 must be a number or a text\. Received: \[1, 2\]$"),
-        (1, 2, r"^Prediction 1: the reason must be a sentence in quotes, .* Received: 2$"),
+        (
+            [1, 2],
+            float,
+            "two",
+            r"^Prediction 1 must be a number, without quotes\. Received: \[1, 2\]$",
+        ),
+        ("many", float, "a text", r"^Prediction 1 must be a number, .* Received: 'many'$"),
+        (float("nan"), float, "no number", "^Prediction 1 must be a number, .* Received: nan$"),
+        (True, float, "no number", "^Prediction 1 must be a number, .* Received: True$"),
+        (3, str, "no text", "^Prediction 1 must be some words in quotes. Received: 3$"),
+        (
+            "x",
+            ["a", "b", "c"],
+            "no choice",
+            r'^Prediction 1 must be "a", "b" or "c"\. Received: \'x\'$',
+        ),
+        (1, float, 2, r"^Prediction 1: the reason must be a sentence in quotes, .* Received: 2$"),
     ],
 )
-def test_refuses_a_prediction_that_is_none(book, value, reason, said):
+def test_refuses_a_prediction_of_another_form(book, value, form, reason, said):
     with pytest.raises(WorkbookError, match=said):
-        book.predict(1, value, reason=reason)
+        book.predict(1, value, form=form, reason=reason)
     assert entries(book, Prediction) == []
 
 

@@ -10,7 +10,7 @@ from hvdlab import exercises
 from hvdlab.course import lab_source
 from hvdlab.course.answers_file import AnswersFile
 from hvdlab.course.lab_source import exercise_id
-from hvdlab.exercises import NotYet, exercise
+from hvdlab.exercises import NotRun, NotYet, exercise
 
 MODULES = sorted(Path(exercises.__file__).parent.glob("lab*.py"))
 
@@ -54,6 +54,16 @@ def test_a_wrong_answer_is_not_kept(file):
     with pytest.raises(NotYet):
         exercise(check_double)(lambda x: x)
     assert file.entries() == []
+
+
+def test_an_answer_that_was_not_run_is_not_kept(file, monkeypatch, capsys):
+    def check_unread(answer):
+        raise NotRun("a quick run")
+
+    monkeypatch.setattr(check_unread, "__module__", "hvdlab.exercises.lab07_title")
+    exercise(check_unread)(5)
+    assert file.entries() == []
+    assert "it does not count as right" in capsys.readouterr().out
 
 
 def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):

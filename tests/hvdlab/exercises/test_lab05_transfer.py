@@ -32,6 +32,14 @@ LEFT_OUT = {  # a part of the conversion -> what stands in its place
     " * hvd.size()": "",
     "    sampler.set_epoch(epoch)\n": "",
 }
+FIRST_CHANGES = [  # of the first script: old and new text, and words of the message
+    (
+        "0.05 * hvd.size()",
+        "0.05",
+        "learning rate of rank 0 is 0.05, and with two ranks it should be 0.1",
+    ),
+    ("hvd.rank(), 8192, hvd.size()", "8192", "Give each rank its own shard of the data.$"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +101,9 @@ def test_the_first_script_of_the_course_becomes_one_training(framework, tmp_path
     path.write_text(FIRST[framework].after("horovod"), encoding="utf-8")
     check_first_script(path)
     assert "4,096 and 4,096 images" in capsys.readouterr().out
+    for old, new, words in FIRST_CHANGES:
+        text = FIRST[framework].after("horovod")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        with pytest.raises(NotYet, match=words):
+            check_first_script(path)

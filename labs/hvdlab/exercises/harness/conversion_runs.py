@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvdlab.course.experiment import QUICK, REFERENCE
 from hvdlab.course.rank_report import summary, text
-from hvdlab.exercises import NotYet, right
+from hvdlab.exercises import NotRun, NotYet, right
 from hvdlab.exercises.harness import script_facts
 from hvdlab.exercises.harness.script_run import Watched, watch
 
@@ -106,8 +106,8 @@ def run_step(
     disk: Path | None = None,
     launcher: str = "mpirun",
     **variables: str,
-) -> Watched | None:
-    """Return the run of a check, or None in a quick run, which leaves out most runs.
+) -> Watched:
+    """Return the run of a check.
 
     Args:
         step: The name of the step, and of the folder of the run.
@@ -118,45 +118,42 @@ def run_step(
 
     Raises:
         NotYet: With `complain`, the run failed or a rank did not record everything.
+        NotRun: In a quick run and in a run that makes the reference results, which leave out most runs.
     """
     if (QUICK or REFERENCE) and step not in RUN_IN_QUICK:
-        return None
+        raise NotRun(step)
     folder = runs(script) / step
     arguments = arguments if "--epochs" in arguments else (*arguments, "--epochs", 2)
     arguments = (*arguments, *DATA)
     options = {"ranks": ranks, "limit": LIMIT_SECONDS, "launcher": launcher}
     run = watch(script, *arguments, folder=folder, disk=disk, **options, **variables)
-    if run.failure and complain:
-        raise NotYet(run.failure)
-    if complain and not all(len(run.lines(rank)) for rank in range(ranks)):
-        raise NotYet(
-            "a rank recorded nothing: every rank needs its Recorder, also one that prints nothing."
-        )
     if complain:
-        refuse_missing(run)
+        refuse_incomplete(run)
     return run
 
 
-def print_right(run: Watched | None, sentence: str) -> None:
-    """Print a run's rank report and that the answer is right.
+def refuse_incomplete(run: Watched) -> None:
+    """Raise NotYet where a run failed, or where a rank did not record everything."""
+    if run.failure:
+        raise NotYet(run.failure)
+    if not all(len(run.lines(rank)) for rank in range(run.ranks)):
+        raise NotYet(
+            "a rank recorded nothing: every rank needs its Recorder, also one that prints nothing."
+        )
+    refuse_missing(run)
 
-    Args:
-        run: The run, or None where the script was only read.
-    """
-    if run:
-        print(text(run.report()))
-    right(sentence if run else f"(read only, not run) {sentence}".rstrip())
+
+def print_right(run: Watched, sentence: str) -> None:
+    """Print a run's rank report and that the answer is right."""
+    print(text(run.report()))
+    right(sentence)
 
 
-def describe_models(run: Watched | None, two: str, library: Library = HOROVOD) -> str:
-    """Return `two` if the ranks' weights differ, else a sentence about a script that has later steps.
-
-    Args:
-        run: The run, or None where the script was only read.
-    """
-    if run and summary(run.report())["models"] == 1:
+def describe_models(run: Watched, two: str, library: Library = HOROVOD) -> str:
+    """Return `two` if the ranks' weights differ, else a sentence about a script that has later steps."""
+    if summary(run.report())["models"] == 1:
         return f"They hold identical weights: the script already has {library.one_model}."
-    return two if run else ""
+    return two
 
 
 def refuse_missing(run: Watched, *names: str) -> None:

@@ -83,6 +83,8 @@ class FunctionExercise:
         observe: called with a function and the arguments of a case; returns what is compared: one value as
             above, or a dict of values with a name each, which are compared in order. None is a value, too.
             Default: the result of the function, which must leave its arguments unchanged.
+        telling: whether equal answers in all cases show the mistake. False, where the answers are few, as of
+            a choice: then the message says only that a mistake gives the same answers.
         on_ranks: `observe` runs the function on several ranks, in processes of their own. Default: here.
         rtol: relative tolerance.
         atol: absolute tolerance.
@@ -99,6 +101,7 @@ class FunctionExercise:
         shape: int | tuple[int, ...] | type | None = 1,
         meaning: str = "",
         observe: Callable | None = None,
+        telling: bool = True,
         on_ranks: bool = False,
         rtol: float = 1e-6,
         atol: float = 1e-9,
@@ -106,6 +109,7 @@ class FunctionExercise:
         self.right, self.cases, self.sentences = right, list(cases), dict(mistakes or {})
         self.passed, self.shape, self.meaning = passed, shape, meaning
         self.observe, self.on_ranks = observe or call_unchanged, on_ranks
+        self.telling = telling
         self.rtol, self.atol = rtol, atol
         self.__name__ = f"check_{name or right.__name__}"
         self.__module__ = right.__module__
@@ -208,7 +212,8 @@ class FunctionExercise:
         """
         for sentence, found in self.wrong:
             if all(map(self.equal, given, found)):
-                return sentence
+                same = "All answers are those of a function with this mistake: "
+                return sentence if self.telling else same + sentence
         return ""
 
     def equal(self, answer: dict | None, other: dict | None) -> bool:

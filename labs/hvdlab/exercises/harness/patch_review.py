@@ -52,9 +52,9 @@ class PatchReview:
     check_case: Callable[..., str] = lambda **case: ""
 
     def __str__(self) -> str:
-        """Return each patch as a diff, as a learner reads it."""
+        """Return the whole function, and each patch as a diff, as a learner reads them."""
         old = inspect.getsource(self.base)
-        texts = []
+        texts = [old.rstrip()]
         for letter, edits in self.patches.items():
             lines = difflib.unified_diff(
                 old.splitlines(), edited_source(self.base, edits).splitlines(), lineterm="", n=1

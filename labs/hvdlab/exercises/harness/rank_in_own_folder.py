@@ -8,7 +8,8 @@ a file and which rank finds one. So the local rank is 0 on each rank, and the lo
 HVDLAB_LOCAL_RANKS="0 1 0 1" gives other local ranks: here two machines with two ranks each. The rank leaves
 
     output.txt      what it printed, and after HVDLAB_LIMIT seconds the line in which it is
-    horovod.json    rank and size that Horovod reports; no file if Horovod was not initialised
+    horovod.json    rank and size that Horovod reports, and whether it was initialised when the script made
+                    its optimizer or compiled its model; no file if it was never initialised
     process_group.json   rank, size and backend that torch.distributed reports; no file without a group
     broadcasts.json      lines of the script that call a broadcast of torch.distributed
     trained.json    per epoch the sum of the losses of the images that PyTorch trained on, and their number
@@ -89,6 +90,8 @@ def observe(script: str, local_rank: int) -> None:
     imports = " ".join(re.findall(r"^ *(?:import|from) .*", text, re.MULTILINE))
     count = int(os.environ.get("HVDLAB_PRETENDED_GPUS", 0))
     choice = pretended_gpus.Choice(local_rank) if count else None
+    if "hvdlab.data" in imports:
+        rank_observations.number_images()
     if "torch.distributed" in imports:
         rank_observations.watch_process_group(script)
     if "HVDLAB_SLOW_LOADING" in os.environ:
@@ -125,7 +128,7 @@ def main() -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        rank_observations.write_horovod_rank()
+        rank_observations.write_horovod_rank(in_time=False)
         rank_observations.write_process_group()
 
 

@@ -25,12 +25,17 @@ def write(name: str, value: dict | list) -> None:
     Path(name).write_text(json.dumps(value), encoding="utf-8")
 
 
-def write_horovod_rank() -> None:
-    """Write rank and size to horovod.json if Horovod is initialised."""
+def write_horovod_rank(in_time: bool) -> None:
+    """Write rank and size to horovod.json if Horovod is initialised, and if that was in time."""
     for name in ("horovod.torch", "horovod.tensorflow"):
         hvd = sys.modules.get(name)
-        if hvd and hvd.is_initialized():
-            write(HOROVOD, {"rank": hvd.rank(), "size": hvd.size()})
+        if hvd and hvd.is_initialized() and not Path(HOROVOD).exists():
+            write(HOROVOD, {"rank": hvd.rank(), "size": hvd.size(), "in_time": in_time})
+
+
+def at_optimizer(*arguments: object, **options: object) -> None:
+    """Note that the script makes its optimizer, or compiles its model: Horovod must be initialised by now."""
+    write_horovod_rank(in_time=True)
 
 
 def write_process_group() -> None:
@@ -129,6 +134,7 @@ def watch_training() -> None:
             write_evaluated(images.cpu().numpy())
 
     functional.cross_entropy = observed
+    before(torch.optim.Optimizer, "__init__", at_optimizer)
     before(Recorder, "epoch_end", end_epoch)
     torch.nn.modules.module.register_module_forward_pre_hook(evaluate)
 
@@ -142,12 +148,34 @@ def watch_keras() -> None:
             write_evaluated(np.asarray(x))
 
     before(keras.Model, "evaluate", evaluate)
+    before(keras.Model, "compile", at_optimizer)
+
+
+def number_images() -> None:
+    """Make the records of `Batches` number each image as in the training set, also those of a part of it."""
+    from hvdlab import data
+
+    examples_read, numbers = data.Batches.examples_read, {}
+
+    def in_training_set(batches: data.Batches, epoch: int) -> np.ndarray:
+        if not numbers:
+            images = data.load_fashion_mnist().train_images
+            numbers.update((_checksum(image), n) for n, image in reversed([*enumerate(images)]))
+        read = examples_read(batches, epoch)
+        found = [numbers.get(_checksum(batches.images[index])) for index in read]
+        return read if None in found else np.array(found, read.dtype)
+
+    data.Batches.examples_read = in_training_set
+
+
+def _checksum(image: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(image).tobytes())
 
 
 def write_evaluated(images: np.ndarray) -> None:
     """Write the checksums of all images that this rank has evaluated; what is no image is left out."""
     if images[0].size == PIXELS:
-        _evaluated.update(zlib.crc32(np.ascontiguousarray(image).tobytes()) for image in images)
+        _evaluated.update(map(_checksum, images))
         write(EVALUATED, sorted(_evaluated))
 
 

@@ -117,7 +117,7 @@ class Watched:
         return re.findall(r"^epoch \d.*", self.printed(rank), re.MULTILINE)
 
     def horovod(self, rank: int) -> dict | None:
-        """Return rank and size that Horovod reports on a rank, or None if it was not initialised.
+        """Return what a rank wrote to horovod.json, see `rank_in_own_folder`; None if there is no such file.
 
         Args:
             rank: The number of the rank.
@@ -289,7 +289,9 @@ def _why(run: Watched, late: bool, limit: float, error: str) -> str:
     if errors:
         first = min(errors, key=lambda rank: bool(follow_up.search(errors[rank])))
         return f"rank {first} ended with an error{_line(run, first)}: {errors[first]}"
-    return f"the run failed: {error[-MAX_ERROR_CHARACTERS:]}"
+    # The sentence of the launcher, without the last lines that it printed.
+    sentence = error.partition("failed.\n")[2].partition("\n")[0] or error
+    return f"the run failed: {sentence[:MAX_ERROR_CHARACTERS]}"
 
 
 def _stuck(run: Watched, rank: int) -> str:

@@ -153,6 +153,10 @@ REFUSED = {
         (lambda offers, run, hours: "one GPU" if hours > 8 else "node", "a slower node"),
         (first_in_time, "price (a slower node at 1.5 per GPU-hour, 24 hours) is slow node"),
         (without_an_empty_case, "raises ValueError"),
+        (
+            lambda offers, run, hours: offers[0]["name"],
+            "expected node. The node ends after 1.08 hours",
+        ),
         (lambda offers, run, hours: 17.2, "must return the name of an offer, or None"),
     ],
 }

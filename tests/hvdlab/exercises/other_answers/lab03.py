@@ -206,7 +206,7 @@ REFUSED = {
         ),
         (  # fits the example of the lab
             lambda train: CAUSES[train(1024, 0.1, 1) > 1],
-            "right verdicts (19 of 20 are needed) on trainings in which the learning rate is the cause",
+            ", expected 19. The rubric allows one wrong verdict",
         ),
         (
             lambda train: CAUSES[math.isnan(train(1024, 0.8, 1))],
