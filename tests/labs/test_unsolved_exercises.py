@@ -113,6 +113,21 @@ def is_one_line(lines) -> bool:
     return len(lines) == 1 and lines[0].startswith("Not yet: ") and "\n" not in lines[0]
 
 
+def test_a_cell_that_needs_the_result_of_a_stub_shows_one_line(shell):
+    stub = "Lab 7, exercise 3: return the learning rates"
+    shell.run_cell(f"def f():\n    raise NotImplementedError('{stub}')")
+    shell.run_cell("few = 2\nlengths = f()")
+    shell.run_cell("table = lengths")
+    shell.run_cell("print(table)")
+    assert shell.shown == [
+        [f"Not yet: {stub}"],
+        [f"Not yet: this cell needs `lengths` of a cell above. {stub}"],
+        [f"Not yet: this cell needs `table` of a cell above. {stub}"],
+    ]
+    shell.run_cell("few, unknown")
+    assert "name 'unknown' is not defined" in "\n".join(shell.shown[-1])
+
+
 def test_another_error_keeps_its_traceback(shell):
     shell.run_cell("def f():\n    raise NotImplementedError('a mode of convolution')\n\nf()")
     shell.run_cell("1 / 0")

@@ -38,5 +38,16 @@ def load(name: str, framework: str) -> ModuleType:
     for value in (framework, chosen):
         if value not in FRAMEWORKS:
             raise UnknownFramework(f'framework must be "keras" or "torch". Received: {value!r}')
-    print(f"The experiments of this lab train with {chosen}.")
+    print(f"The experiments of this lab train with {chosen}{_reason(framework, chosen)}.")
     return import_module(f"hvdlab.course.{name}_{chosen}")
+
+
+def _reason(framework: str, chosen: str) -> str:
+    """Return why the framework is not the one that the lab chooses; empty if it is."""
+    if chosen == framework:
+        return ""
+    if os.environ.get("LAB_FRAMEWORK"):
+        return ", because LAB_FRAMEWORK is set"
+    if experiment.QUICK:
+        return ", because LAB_QUICK is set and PyTorch starts in less time"
+    return ", because the shipped results were measured with it"

@@ -1,7 +1,10 @@
 """Prepare the notebook of a lab: no log lines of TensorFlow, and one line for an unsolved exercise."""
 
+import linecache
 import re
+import symtable
 import sys
+import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 STUB = re.compile(
     r"Lab \d+, exercise \d+: .+"
 )  # what notebooks/build.py writes in place of a solution
+UNMADE: dict[str, str] = {}  # names of cells that an unsolved exercise ended, with its stub
 
 
 def prepare() -> None:
@@ -20,7 +24,8 @@ def prepare() -> None:
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
         tensorflow_log.quiet_notebook()
-        shell.set_custom_exc((NotImplementedError,), _show)
+        UNMADE.clear()
+        shell.set_custom_exc((NotImplementedError, NameError), _show)
 
 
 def not_yet(message: str) -> str:
@@ -35,8 +40,30 @@ def _show(
     trace: TracebackType,
     tb_offset: int | None = None,
 ) -> None:
-    """Show an error of a cell: a stub in one line, every other error with its traceback."""
-    if stub := STUB.search(str(error)):
-        shell._showtraceback(kind, error, [not_yet(stub[0])])
+    """Show an error of a cell: a stub, or a name that a stub left out, in one line.
+
+    Every other error has its traceback.
+    """
+    names = _names_of_cell(shell, trace)
+    if isinstance(error, NameError):
+        stub = UNMADE.get(error.name)
+        line = f"this cell needs `{error.name}` of a cell above. {stub}"
+    else:
+        found = STUB.search(str(error))
+        line = stub = found and found[0]
+    if stub:
+        UNMADE.update(dict.fromkeys(names, stub))
+        shell._showtraceback(kind, error, [not_yet(line)])
     else:
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+
+def _names_of_cell(shell: "InteractiveShell", trace: TracebackType) -> list[str]:
+    """Return the names that the cell of an error would have made."""
+    for frame, _ in traceback.walk_tb(trace):
+        if frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>":
+            name = frame.f_code.co_filename
+            cell = symtable.symtable("".join(linecache.getlines(name)), name, "exec")
+            made = [each.get_name() for each in cell.get_symbols() if each.is_assigned()]
+            return [each for each in made if each not in shell.user_ns]
+    return []

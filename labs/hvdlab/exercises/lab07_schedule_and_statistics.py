@@ -70,8 +70,8 @@ ROWS = np.random.default_rng(7).normal(3, 2, (4, 16, 5)) + np.arange(4)[:, None,
 check_global_statistics = FunctionExercise(
     global_statistics,
     [
-        Case((array([2], [6]), array([1], [1])), "The variance of the means is 4, and the mean of the "
-             "variances is 1.", "global_statistics([[2], [6]], [[1], [1]])",
+        Case((array([2], [6]), array([1], [1])), "The means have the mean 4 and the variance 4, and the "
+             "variances have the mean 1.", "global_statistics([[2], [6]], [[1], [1]])",
              {"mean of": 4, "variance of": 5}),
         Case((array([0, 1], [0, 5]), array([1, 2], [3, 4])), "The variances of the means are 0 and 4, and "
              "the means of the variances are 2 and 3.",
@@ -84,6 +84,9 @@ check_global_statistics = FunctionExercise(
     {
         "You average the variances only. The means of the ranks differ, and that spread is part of the "
         "variance of the whole batch: add the variance of the means.": (" + means.var(axis=0)", ""),
+        "These are the statistics of the first rank only: combine those of all ranks.":
+            ("means.mean(axis=0)", "means[0]",
+             "variances.mean(axis=0) + means.var(axis=0)", "variances[0]"),
         "The variances are added up: average them.": ("variances.mean", "variances.sum"),
         "The variance of the means is the unbiased one, over ranks - 1: divide by the number of ranks.":
             ("var(axis=0)", "var(axis=0, ddof=1)"),

@@ -38,3 +38,15 @@ def test_another_framework_is_refused(monkeypatch):
     monkeypatch.setenv("LAB_FRAMEWORK", "mxnet")
     with pytest.raises(frameworks.UnknownFramework, match="mxnet"):
         frameworks.load("f1_training", "keras")
+
+
+def test_the_line_says_why_another_framework_trains(monkeypatch, capsys):
+    frameworks.load("f1_training", "keras")
+    monkeypatch.setattr(experiment, "QUICK", True)
+    frameworks.load("f1_training", "keras")
+    monkeypatch.setenv("LAB_FRAMEWORK", "torch")
+    frameworks.load("f1_training", "keras")
+    first, quick, chosen = capsys.readouterr().out.splitlines()
+    assert first.endswith("train with keras.")
+    assert "train with torch, because LAB_QUICK is set" in quick
+    assert "train with torch, because LAB_FRAMEWORK is set" in chosen

@@ -69,7 +69,7 @@ class FunctionExercise:
 
     The check calls the learner's function on the cases in order. At the first wrong answer it shows the case,
     the answer, the right answer, and the mistake that gives the learner's answers in all cases. If there is
-    none, it shows a mistake that gives the same answers up to here, and says that this is a guess.
+    none, it shows the reason of the case and names no mistake, because that would be a guess.
 
     Args:
         right: the right function, or class.
@@ -84,7 +84,7 @@ class FunctionExercise:
             above, or a dict of values with a name each, which are compared in order. None is a value, too.
             Default: the result of the function, which must leave its arguments unchanged.
         telling: whether equal answers in all cases show the mistake. False, where the answers are few, as of
-            a choice: then the message says only that a mistake gives the same answers, and it never guesses.
+            a choice: then the message says only that a mistake gives the same answers.
         on_ranks: `observe` runs the function on several ranks, in processes of their own. Default: here.
         rtol: relative tolerance.
         atol: absolute tolerance.
@@ -204,26 +204,16 @@ class FunctionExercise:
             return mistake
         return edited(self.right, mistake)
 
-    def sentence(self, given: list[dict | None], wrong: tuple[int, str]) -> str:
-        """Return the sentence of the mistake that gives these answers; empty if there is none.
-
-        A mistake that gives the same answers up to the wrong one only is a guess, and the text says so.
+    def sentence(self, given: list[dict | None]) -> str:
+        """Return the sentence of the mistake that gives the answers of all cases; empty if there is none.
 
         Args:
             given: what the learner's function gives in each case.
-            wrong: the first wrong answer: number of the case, name of the value.
         """
-        number, name = wrong
-        names = list(given[number])
-        until = dict.fromkeys(names[: names.index(name) + 1])
-        begin = [*given[:number], {each: given[number][each] for each in until}]
         for sentence, found in self.wrong:
             if all(map(self.equal, given, found)):
                 same = "All answers are those of a function with this mistake: "
                 return sentence if self.telling else same + sentence
-        for sentence, found in self.wrong if self.telling else ():
-            if all(map(self.equal, begin, found)):
-                return f"This could be the mistake: {sentence}"
         return ""
 
     def equal(self, answer: dict | None, other: dict | None) -> bool:
@@ -254,7 +244,7 @@ class FunctionExercise:
         number = self.cases.index(case)
         value, expected = given[number][name], self.expected[number].get(name)
         called = f"{name} {self.call(case)}".strip()
-        named = self.sentence(given, (number, name)) or case.reason
+        named = self.sentence(given) or case.reason
         if isinstance(expected, bool):
             text = f"{called} must be {expected}, yours is {value}"
             return f"{text}: {named}" if named else f"{text}."

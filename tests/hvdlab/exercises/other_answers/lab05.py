@@ -52,7 +52,7 @@ def by_recursion(sizes, threshold):
 SMALL = {"ranks": 2, "images": 16, "heldout": 8, "epochs": 1}
 TRAIN_VERDICTS = {
     "a": {"ranks": 3, "images": 100, "heldout": 101, "epochs": 1},
-    "b": {"ranks": 1, "images": 2, "heldout": 1, "epochs": 2},
+    "b": {"ranks": 1, "images": 3, "heldout": 1, "epochs": 2},
     "c": "correct",
     "d": {"ranks": 4, "images": 16, "heldout": 100, "epochs": 3},
 }
@@ -76,6 +76,9 @@ review_train = [
         "b": SMALL | {"epochs": 20, "ranks": 8},
         "a": SMALL | {"heldout": 3},
     },
+    lambda: (
+        TRAIN_VERDICTS | {"a": SMALL | {"heldout": 1}, "d": SMALL | {"heldout": 1, "epochs": 4}}
+    ),
 ]
 
 
@@ -116,7 +119,12 @@ REFUSED = {
         ),
         (changed(d="correct"), "Patch d is not correct"),
         (changed(d=SMALL | {"ranks": 1, "epochs": 5}), "There is another case in which it fails."),
-        (changed(d=SMALL | {"heldout": 1}), "each rank needs an image and a held-out image."),
+        (changed(d=SMALL | {"heldout": 0}), "heldout must be 1 to 1000."),
+        (changed(c=SMALL | {"images": 1}), "Patch c holds in your case"),
+        (
+            changed(c={"ranks": 1, "images": 2, "heldout": 2, "epochs": 4}),
+            "train without a patch fails in this case, too.",
+        ),
         (changed(d=SMALL | {"epochs": 21}), "epochs must be 1 to 20."),
     ],
 }

@@ -1,8 +1,10 @@
 """Right answers of lab 7 in other styles, and wrong answers."""
 
+import collections
 import math
 
 import numpy as np
+import pandas as pd
 import torch
 
 from hvdlab import reference, schedules
@@ -182,6 +184,22 @@ def wsd_of_torch(base_rate, ranks, warmup_steps, decay_steps, total_steps):
     return rates
 
 
+def wsd_as_float32(*run):
+    return np.array(wsd_with_numpy(*run), "float32")
+
+
+def wsd_as_tensor(*run):
+    return torch.tensor(wsd_with_a_class(*run))
+
+
+def wsd_as_series(*run):
+    return pd.Series(wsd_of_torch(*run))
+
+
+def wsd_in_a_deque(*run):
+    return collections.deque(wsd_with_numpy(*run))
+
+
 def polar_factor(matrix, steps):
     """The same steps on the singular values."""
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
@@ -222,7 +240,16 @@ def large_run(**changes):
     }
 
 
-wsd_rates = [wsd_with_numpy, wsd_with_a_class, wsd_of_schedules, wsd_of_torch]
+wsd_rates = [
+    wsd_with_numpy,
+    wsd_with_a_class,
+    wsd_of_schedules,
+    wsd_of_torch,
+    wsd_as_float32,
+    wsd_as_tensor,
+    wsd_as_series,
+    wsd_in_a_deque,
+]
 orthogonalize = [polar_factor, orthogonalize_with_torch]
 review_schedule = [
     lambda: REVIEW,
@@ -245,8 +272,48 @@ def hard_coded(base_rate, ranks, warmup_steps, decay_steps, total_steps):
     return [0.4 / 3, 0.8 / 3, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.31, 0.22, 0.13, 0.04]
 
 
+def warmup_of_exercise_1(base, ranks, warmup, *lengths):
+    rates = wsd_with_numpy(base, ranks, warmup, *lengths)
+    rates[:warmup] = [base + (i + 1) * (base * ranks - base) / warmup for i in range(warmup)]
+    return rates
+
+
+def warmup_from_a_hundredth(base, ranks, warmup, *lengths):
+    rates = wsd_with_numpy(base, ranks, warmup, *lengths)
+    rates[:warmup] = np.linspace(0.01, base * ranks, max(warmup, 2))[-warmup or warmup :][:warmup]
+    return rates
+
+
+def warmup_below_the_peak(base, ranks, warmup, *lengths):
+    rates = wsd_with_numpy(base, ranks, warmup, *lengths)
+    rates[:warmup] *= warmup / (warmup + 1)
+    return rates
+
+
+def normalised_in_every_step(matrix, steps):
+    x = matrix
+    for _ in range(steps):
+        x = 0.5 * (3 * x - x @ x.T @ x) / np.linalg.norm(x)
+    return x
+
+
 REFUSED = {
+    "global_statistics": [
+        (lambda m, v: (m[0], v[0]), "the statistics of the first rank only"),
+        (lambda m, v: (m[0], v[1] + 4), "is 2, expected 4. The means have the mean 4"),
+    ],
+    "orthogonalize": [
+        (normalised_in_every_step, "Without a step the matrix is only divided by its norm, 5."),
+        (lambda m, k: polar_factor(m, k) * np.linalg.norm(m), "multiplied by the norm again"),
+    ],
     "wsd_rates": [
+        (warmup_of_exercise_1, "begins at the base learning rate, which is the peak if"),
+        (warmup_from_a_hundredth, "the warmup must begin below 0.008"),
+        (warmup_below_the_peak, "The last warmup step is below the peak"),
+        (lambda *run: iter(wsd_with_numpy(*run)), "must return a list of learning rates"),
+        (lambda *run: "0.1" * run[4], "an array of numbers"),
+        (lambda *run: {0: 0.1}, "an array of numbers"),
+        (lambda *run: np.array([wsd_with_numpy(*run)]), "an array of numbers"),
         (hard_coded, "first step in which a run of twice as many steps differs"),
         (lambda *run: np.linspace(run[0], 0.01, run[4]), "highest learning rate"),
         (lambda *run: lambda step: 0.1, "must return a list of learning rates"),
