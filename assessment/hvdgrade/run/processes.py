@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from hvdgrade.run.owner_rights import as_owner, variables
+
 # A rank that works computes: it uses processor time, and nearly all of it outside the kernel (training: 85
 # to 96 % in a median second). One that waits sleeps, or polls: at most 61 % of a second outside the kernel in
 # MPI_Recv and MPI_Barrier, 49 % in Horovod (both on an Intel Xeon; system calls are slower elsewhere).
@@ -64,7 +66,7 @@ def launchers(ranks: dict[int, psutil.Process]) -> list[psutil.Process]:
     for process in ranks.values():
         try:
             # What has worked most for a rank may be a child of it, such as a worker that loads data.
-            while process and "OMPI_COMM_WORLD_RANK" in process.environ():
+            while process and "OMPI_COMM_WORLD_RANK" in variables(process):
                 process = process.parent()
             # Without a world of its own a worker that outlives its rank becomes the grader's child.
             if process and process.pid != os.getpid():
@@ -93,9 +95,10 @@ def has_torch(process: psutil.Process) -> bool:
     that does so may have loaded PyTorch.
     """
     try:
-        mapped = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+        path = Path(f"/proc/{process.pid}/maps")
+        mapped = as_owner(process.pid, path.read_bytes).decode(errors="replace")
     except PermissionError:
-        return process.uids().real == os.geteuid()
+        return os.geteuid() in (0, process.uids().real)
     except OSError:
         return False
     return any(name in mapped for name in ("libtorch", "libc10.so"))

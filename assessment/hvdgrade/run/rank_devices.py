@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from hvdgrade.run.owner_rights import as_owner
 from hvdgrade.sandbox.gpu_access import device_files
 
 PROCESSOR, UNKNOWN = "processor", "unknown"
@@ -29,18 +30,22 @@ def gpu_numbers() -> dict[int, str]:
 
 def opened(process: int, numbers: dict[int, str]) -> set[str] | None:
     """The GPUs' device files that a process has open; None where it closes its files to the grader."""
-    found = set()
-    try:
+
+    def look() -> set[str]:
+        found = set()
         for entry in os.scandir(f"/proc/{process}/fd"):
             try:
                 status = os.stat(entry.path)
-            except OSError:
+            except FileNotFoundError:
                 continue  # closed meanwhile
             if stat.S_ISCHR(status.st_mode) and status.st_rdev in numbers:
                 found.add(numbers[status.st_rdev])
+        return found
+
+    try:
+        return as_owner(process, look)
     except OSError:
         return None
-    return found
 
 
 def names() -> dict[str, str]:

@@ -19,6 +19,7 @@ import psutil
 
 from hvdgrade.record_limits import ASSESSMENT_LIMITS, RecordLimits
 from hvdgrade.run import orphans
+from hvdgrade.run.owner_rights import variables
 from hvdgrade.sandbox import gpu_access, mounts, tiers
 from hvdgrade.sandbox.sandbox import Sandbox
 from hvdgrade.sandbox.untrusted_files import SHARED, bytes_in, remove_files_of, remove_tree
@@ -231,7 +232,7 @@ class SandboxedRun:
         ranks: dict[int, tuple[float, psutil.Process]] = {}
         for process in self.processes():
             try:
-                rank = process.environ().get("OMPI_COMM_WORLD_RANK", "")
+                rank = variables(process).get("OMPI_COMM_WORLD_RANK", "")
                 worked = sum(process.cpu_times()[:2])
             except psutil.Error:
                 continue

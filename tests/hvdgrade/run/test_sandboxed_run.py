@@ -604,7 +604,7 @@ def test_a_process_with_unreadable_memory_maps_may_have_torch(tmp_path, monkeypa
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"mapped\n"
         assert not has_torch(psutil.Process(process.pid))
-        monkeypatch.setattr(Path, "read_text", closed)
+        monkeypatch.setattr(Path, "read_bytes", closed)
         assert has_torch(psutil.Process(process.pid))
         # Root without its capabilities cannot read the memory maps of other users.
         monkeypatch.setattr(os, "geteuid", lambda: 61184)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import docker_container
 import pytest
+from container_attacks import EACH, Targets
 
 from hvdgrade.run_command import FAIL, GRADER_FAULT
 
@@ -21,29 +22,6 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 HELPERS = Path(docker_container.__file__).parent
 GRADER_SECONDS = 280
 RESULT, TOKEN, PROGRAM = '{"score": 12}', "a secret token", "exit 0\n"
-# Each attack prints its name and what it read. The test looks from outside at what an attack changed.
-ATTACKS = f"""
-import os, pathlib, signal
-
-place = pathlib.Path({str(docker_container.INSIDE)!r})
-attacks = {{
-    "list": lambda: os.listdir(place / "results"),
-    "read result": lambda: (place / "results" / "ada.json").read_text(),
-    "read token": lambda: (place / "token").read_text(),
-    "write result": lambda: (place / "results" / "ada.json").write_text('{{"score": 100}}'),
-    "change script": lambda: (place / "run_autograder").write_text("exit 1\\n"),
-    "change exporter": lambda: (place / "export").write_text("exit 1\\n"),
-    "signal": lambda: os.kill(1, signal.SIGUSR1),
-}}
-for name, attack in attacks.items():
-    try:
-        print(name, attack(), flush=True)
-    except OSError as error:
-        print(error, flush=True)
-"""
-EACH = {
-    "list", "read result", "read token", "write result", "change script", "change exporter", "signal"
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +45,7 @@ def place(sample_folder) -> Iterator[Path]:
             ("token", TOKEN, 0o600),
             ("run_autograder", PROGRAM, 0o755),
             ("export", PROGRAM, 0o755),
-            ("assessment.py", ATTACKS, 0o644),
+            ("assessment.py", Targets().submission(docker_container.INSIDE), 0o644),
         ):
             (folder / file).write_text(text)
             (folder / file).chmod(mode)
