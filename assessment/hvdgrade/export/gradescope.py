@@ -17,9 +17,17 @@ from hvdgrade.batch.id_table import student_of
 from hvdgrade.batch.results import ungraded
 from hvdgrade.export.payload_files import write_payloads
 from hvdgrade.output import files
+from hvdgrade.output.text import plain
 from hvdgrade.result_document import CheckPart, ResultDocument
 
 OUTPUT, STUDENTS = "gradescope", "students.json"
+SHOWN = {
+    "output_format": "text",
+    "test_output_format": "text",
+    "test_name_format": "text",
+    "visibility": "visible",
+    "stdout_visibility": "hidden",
+}
 # State of a check -> status of a Gradescope test.
 STATUS = {"pass": "passed", "partial": "failed", "fail": "failed", "error": "failed"}
 
@@ -36,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write(documents: list[ResultDocument], args: argparse.Namespace) -> list[str]:
     """Write a file per graded submission to the folder `args.output`; return lines for the instructor."""
-    payloads = {document["batch"]["name"]: payload(document) for document in documents}
+    graded = [document for document in documents if document["status"] == "graded"]
+    payloads = {document["batch"]["name"]: payload(document) for document in graded}
     messages = write_payloads(payloads, args.output, "*/results.json", ungraded(documents))
     files.write(args.output / STUDENTS, json.dumps(folders(documents), indent=2) + "\n")
     return messages
@@ -55,17 +64,20 @@ def folders(documents: list[ResultDocument]) -> dict[str, str]:
 
 
 def payload(document: ResultDocument) -> dict | None:
-    """Return the content of results.json, or None without a score, because Gradescope requires one."""
+    """Return the content of results.json, or None after a fault of the grader.
+
+    Gradescope requires a score. A submission that is not gradable has 0 of 0 points in a single test, which
+    says why. `run_autograder` of `hvdgrade platform gradescope` shows the student's last valid result
+    instead.
+    """
+    if document["status"] == "not_gradable":
+        return not_gradable(document)
     if document["status"] != "graded":
         return None
     points = f"{document['score']} of {document['max_score']} points"
     result = {
         "output": f"{document['verdict'].upper()}: {points}",
-        "output_format": "text",
-        "test_output_format": "text",
-        "test_name_format": "text",
-        "visibility": "visible",
-        "stdout_visibility": "hidden",
+        **SHOWN,
         "tests": list(map(test, document["checks"])),
         "extra_data": {"status": document["status"], "verdict": document["verdict"]},
         "score": round(100 * document["score"] / document["max_score"], 2),
@@ -74,6 +86,18 @@ def payload(document: ResultDocument) -> dict | None:
         result["execution_time"] = round(seconds)
     result["leaderboard"] = leaderboard(document)
     return result
+
+
+def not_gradable(document: ResultDocument) -> dict:
+    """Return the content of results.json for a submission that is not gradable."""
+    reason = plain(document["reason"])
+    failed = {"name": "Not gradable", "score": 0, "max_score": 0, "status": "failed"}
+    return {
+        "output": f"NOT GRADABLE: {reason}",
+        **SHOWN,
+        "tests": [{**failed, "output": reason, "visibility": "visible"}],
+        "extra_data": {"status": document["status"]},
+    }
 
 
 def test(check: CheckPart) -> dict:

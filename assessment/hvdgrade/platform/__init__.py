@@ -1,0 +1,1 @@
+"""The command `hvdgrade platform`: kits for the places where people hand in."""

@@ -1,0 +1,1 @@
+"""The command `hvdgrade submit`: hand in a script to a server of `hvdgrade serve`."""
