@@ -68,6 +68,12 @@ class Profile:
         return RecordLimits.of(self.network, self.max_epochs)
 
 
+def names(path: Path = PROFILES) -> list[str]:
+    """Return the names of all profiles."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [name for name in tables if name not in ("common", "points")]
+
+
 def load(name: str, path: Path = PROFILES) -> Profile:
     """Return a profile.
 

@@ -43,8 +43,9 @@ def end_left_over(out: Path) -> None:
         if started.get("host") == socket.gethostname() and is_work_folder(folder):
             folders.append(folder)
     end_and_clear(folders)
-    for record in (out / "running").glob("*.json"):
-        record.unlink()
+    for pattern in ("*.json", "*.progress"):
+        for file in (out / "running").glob(pattern):
+            file.unlink()
     for name in FOLDERS:  # other folders in OUT do not belong to the batch
         for unfinished in (out / name).glob(".*.part"):
             unfinished.unlink()

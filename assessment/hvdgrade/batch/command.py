@@ -11,7 +11,6 @@ until CIFAR-10 is available.
 import argparse
 import contextlib
 import dataclasses
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hvdgrade import HvdgradeError, profiles
-from hvdgrade.batch import cleanup, slurm, submissions
+from hvdgrade.batch import class_on_slurm, cleanup, slurm, submissions
 from hvdgrade.batch.arguments import Refused, checked
 from hvdgrade.batch.core_allocation import worker_slots
 from hvdgrade.batch.downloads.recognise import PLATFORMS
@@ -28,11 +27,10 @@ from hvdgrade.batch.id_table import STUDENTS, read_pairs, write_students
 from hvdgrade.batch.layout import FOLDERS, OUT_MODE, Settings, Task, write
 from hvdgrade.batch.progress import conclude, follow, summarise
 from hvdgrade.batch.tasks import REGRADE, calls_of_regrade, is_done, prepare
-from hvdgrade.batch.worker import Grader
+from hvdgrade.batch.worker import Grader, end_all, set_environment
 from hvdgrade.output.console import for_lines
 from hvdgrade.output.text import printable
 from hvdgrade.result_document import ResultDocument
-from hvdgrade.run.orphans import end_and_clear
 from hvdgrade.sandbox import tiers
 from hvdlab.arguments import above_zero, positive
 from hvdlab.data import DataError, load_cifar10
@@ -158,12 +156,7 @@ def grade_class(args: argparse.Namespace) -> int:
         HvdgradeError: the batch cannot be started, or a file in OUT/results is not a result.
         OSError: a file in OUT cannot be read or written.
     """
-    # The processes that this batch starts import modules only from where they are installed, not from the
-    # folder in which the batch was started.
-    os.environ["PYTHONSAFEPATH"] = "1"
-    # Each grader has its own working folder, so a relative path would not work there.
-    if data := os.environ.get("HVDLAB_DATA"):
-        os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
+    set_environment()
     rules, settings = checked(args)
     slots = None  # Slurm assigns cores and GPUs
     if args.slurm:
@@ -187,7 +180,7 @@ def grade_class(args: argparse.Namespace) -> int:
             console.print(f"{prepared.kept} of {len(handed_in)} are graded already and kept")
         try:
             if slots is None:
-                gradings = slurm.grade_all(
+                gradings = class_on_slurm.grade_all(
                     tasks, settings, rules, args.workers, args.slurm_option, console.print
                 )
             else:
@@ -289,9 +282,7 @@ def grade_all(
                     yield document
             time.sleep(POLL_SECONDS)
     finally:
-        end_and_clear([grader.folder for grader, _ in running if grader.folder])
-        for grader, _ in running:
-            grader.end()
+        end_all([grader for grader, _ in running])
 
 
 def cancel_jobs(out: Path) -> None:

@@ -11,14 +11,12 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from hvdgrade import HvdgradeError
 from hvdgrade.output.text import printable
 from hvdgrade.result_document import ResultDocument
 
 STUDENTS = "students.json"
-Value = TypeVar("Value")
 
 
 class BadTable(HvdgradeError):
@@ -107,15 +105,6 @@ def find_name(students: Mapping[str, Student], id: str) -> str | None:
         if names:
             return names[0] if len(names) == 1 else None
     return None
-
-
-def first_known(student: Student, table: Mapping[str, Value]) -> Value | None:
-    """Return a student's value in a table, found by the id or else by the e-mail address.
-
-    Args:
-        table: `comparable` id -> value.
-    """
-    return next((table[key] for key in student.keys if key in table), None)
 
 
 def read_pairs(path: Path, first: str, second: str) -> dict[str, str]:

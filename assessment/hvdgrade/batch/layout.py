@@ -7,6 +7,7 @@ The folder OUT of a batch contains:
     logs/NAME.log          the output of the grader
     submissions/NAME.py    the script as it was graded
     running/NAME.json      where the script is being graded now, so that a later batch can end that
+    running/NAME.progress  what the grader reports meanwhile, if the settings want it
     students.json          the students whom the last batch found in DIR (see id_table.py)
     .regrade               the calls of a regrade that is not finished
     .lock                  locked by the batch that works in OUT
@@ -42,6 +43,7 @@ class Settings:
         call: identifies this call of `hvdgrade batch`. Each result that the call makes contains it.
         real_data: whether CIFAR-10 itself is known to be available, not only the synthetic data set.
         hints: whether to look for likely mistakes in scripts that do not pass.
+        progress: whether the grader reports its progress while it runs, in running/NAME.progress.
     """
 
     out: Path
@@ -53,6 +55,7 @@ class Settings:
     call: str = ""
     real_data: bool = False
     hints: bool = False
+    progress: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Grade a class on a Slurm cluster: one job per submission, through submitit.
+"""Grade submissions in Slurm jobs, one job per submission, through submitit.
 
 A job grades like a worker of a local batch and writes its result into OUT, which must lie on a file system
 that all nodes share. The process that submitted the jobs only waits for the results to appear, so killing
@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
 from hvdgrade import HvdgradeError, profiles
 from hvdgrade.batch import layout, worker
 from hvdgrade.batch.layout import Settings, Task
@@ -29,9 +27,8 @@ from hvdgrade.result_document import ResultDocument
 
 POLL_SECONDS = 2.0
 LOST_SECONDS = 120.0  # NFS may show a result this long after the end of the job
-COMMAND_SECONDS = 60.0  # time limit of squeue and scancel
+COMMAND_SECONDS = 30.0  # time limit of squeue and scancel; a worker sends no beats meanwhile
 CANCEL_SECONDS = 120.0  # how long cancelled jobs may take to leave the queue
-END_SECONDS = 60.0  # how long a job may take to end after it has written its result
 # Reasons by squeue for a job to wait that pass without any action; "" for a job that does not wait.
 PASSING = ("", *"None Priority Resources JobArrayTaskLimit Prolog BeginTime Cleaning".split())
 # Options of sbatch that the user must not set: the batch finds its jobs by them, and the jobs their tasks.
@@ -42,58 +39,94 @@ class Unavailable(HvdgradeError):
     """No job can be submitted. The message says why in one sentence."""
 
 
-def grade_all(
-    tasks: list[Task],
-    settings: Settings,
-    rules: profiles.Profile,
-    workers: int | None,
-    options: list[str],
-    tell: Callable[[str], None],
-) -> Iterator[ResultDocument]:
-    """Submit a job array.
+class Jobs:
+    """The jobs that this process has submitted for one folder OUT, and what their names in the queue are.
 
     Args:
-        workers: largest number of jobs at the same time; None for no limit.
+        out: the folder that receives the results.
         options: options of sbatch, each "KEY" or "KEY=VALUE".
         tell: called with a line if jobs wait for a reason that may never pass.
 
-    Returns:
-        An iterator that yields each result once it is in OUT.
+    Attributes:
+        waiting: job -> its submission and settings, as long as its end has not been seen.
 
     Raises:
-        Unavailable: an option is wrong, or sbatch refused the jobs.
+        Unavailable: an option is wrong.
     """
-    import submitit
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    parameters = parsed_options(options)
-    if not tasks:
-        return results({}, settings, rules, tell)
-    executor = submitit.SlurmExecutor(folder=settings.out / "slurm")
-    # The time limit of the job leaves room for both attempts and for their cleanup.
-    minutes = round(worker.ATTEMPTS * (settings.limit + 60) / 60) + 1
-    executor.update_parameters(
-        job_name=job_name(settings.out),
-        time=minutes,
-        cpus_per_task=settings.ranks,
-        # Since Slurm 22.05, srun does not inherit this option from sbatch.
-        srun_args=[f"--cpus-per-task={parameters.get('cpus_per_task', settings.ranks)}"],
-        array_parallelism=workers or len(tasks),
-        stderr_to_stdout=True,
-        additional_parameters=parameters,
-    )
-    try:
-        jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
-    except KeyboardInterrupt:  # sbatch may have submitted the jobs already, or still be at work
-        psutil.wait_procs(psutil.Process().children(), timeout=COMMAND_SECONDS)
-        cancel(settings.out)
-        raise
-    except (subprocess.CalledProcessError, FailedJobError, FailedSubmissionError) as error:
-        cancel(settings.out)
-        lines = str(error).strip().splitlines()
-        raise Unavailable(f"sbatch refused the jobs: {lines[-1] if lines else error}") from None
-    waiting = {job.job_id: task for job, task in zip(jobs, tasks, strict=True)}
-    return results(waiting, settings, rules, tell)
+    def __init__(self, out: Path, options: list[str], tell: Callable[[str], None]) -> None:
+        self.out, self.tell, self.parameters = out, tell, parsed_options(options)
+        self.waiting: dict[str, tuple[Task, Settings]] = {}
+        self.missing_since: dict[str, float] = {}  # job -> when squeue first did not list it
+        self.known_reasons = set(PASSING)
+
+    def submit(
+        self, tasks: list[Task], settings: Settings, at_once: int | None = None, nice: int = 0
+    ) -> None:
+        """Submit a job for each submission: one array, or a single job.
+
+        Args:
+            at_once: largest number of them at the same time; None for no limit.
+            nice: by how much Slurm lowers their priority. Default: 0.
+
+        Raises:
+            Unavailable: sbatch refused the jobs.
+        """
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        executor = submitit.SlurmExecutor(folder=self.out / "slurm")
+        # The time limit of the job leaves room for both attempts and for their cleanup.
+        minutes = round(worker.ATTEMPTS * (settings.limit + 60) / 60) + 1
+        cpus = self.parameters.get("cpus_per_task", settings.ranks)
+        executor.update_parameters(
+            job_name=job_name(self.out),
+            time=minutes,
+            cpus_per_task=settings.ranks,
+            # On a whole node ("exclusive"), srun would start as many copies of a grading as have room there.
+            # Since Slurm 22.05, it does not inherit the other option from sbatch.
+            srun_args=["--ntasks=1", f"--cpus-per-task={cpus}"],
+            array_parallelism=at_once or len(tasks),
+            stderr_to_stdout=True,
+            additional_parameters=({"nice": nice} if nice else {}) | self.parameters,
+        )
+        try:
+            jobs = executor.map_array(grade, tasks, [settings] * len(tasks))
+        except (subprocess.CalledProcessError, FailedJobError, FailedSubmissionError) as error:
+            lines = str(error).strip().splitlines()
+            raise Unavailable(f"sbatch refused the jobs: {lines[-1] if lines else error}") from None
+        self.waiting |= {
+            job.job_id: (task, settings) for job, task in zip(jobs, tasks, strict=True)
+        }
+
+    def poll(self) -> Iterator[tuple[str, Task, ResultDocument | None]]:
+        """Yield each job that has ended since the last call, its submission, and its result or None."""
+        queued = jobs_in_queue(self.out)
+        for reason in sorted(set((queued or {}).values()) - self.known_reasons):
+            self.known_reasons.add(reason)
+            self.tell(
+                f"Jobs wait in Slurm's queue: {reason}. `squeue --name {job_name(self.out)}` lists "
+                "them. If they do not start, press Ctrl-C and try again with another --slurm-option, "
+                "for example time=... or partition=..."
+            )
+        for job, (task, settings) in list(self.waiting.items()):
+            document = made(task, settings)
+            if document or self.is_missing(job, queued):
+                del self.waiting[job]
+                yield job, task, document
+
+    def is_missing(self, job: str, queued: dict[str, str] | None) -> bool:
+        """Return whether Slurm has not listed a job for so long that its result would be visible by now."""
+        if queued is None or job in queued:
+            return False
+        since = self.missing_since.setdefault(job, time.monotonic())
+        return time.monotonic() - since > LOST_SECONDS
+
+    def cancel(self, task: Task) -> None:
+        """Cancel the job of one submission, and forget it. Slurm then ends it within its KillWait."""
+        for job in [job for job, (waits, _) in self.waiting.items() if waits == task]:
+            del self.waiting[job]
+            scancel(job)
 
 
 def must_work(options: list[str]) -> None:
@@ -152,51 +185,6 @@ def grade(task: Task, settings: Settings) -> None:
         grader.end()
 
 
-def results(
-    waiting: dict[str, Task],
-    settings: Settings,
-    rules: profiles.Profile,
-    tell: Callable[[str], None],
-) -> Iterator[ResultDocument]:
-    """Yield each result when it is in OUT, and a grader fault for a job that ended without one.
-
-    If the iteration ends early, all jobs of the batch are cancelled.
-
-    Args:
-        waiting: job -> its submission.
-        tell: called with a line if jobs wait for a reason that may never pass.
-    """
-    missing_since: dict[str, float] = {}  # job -> when squeue did not list it for the first time
-    known_reasons = set(PASSING)
-    try:
-        while waiting:
-            queued = jobs_in_queue(settings.out)
-            for reason in sorted(set((queued or {}).values()) - known_reasons):
-                known_reasons.add(reason)
-                tell(
-                    f"Jobs wait in Slurm's queue: {reason}. `squeue --name {job_name(settings.out)}` lists "
-                    "them. If they do not start, press Ctrl-C and try again with another --slurm-option, "
-                    "for example time=... or partition=..."
-                )
-            for job, task in list(waiting.items()):
-                document = made(task, settings)
-                if not document and queued is not None and job not in queued:
-                    missing_since.setdefault(job, time.monotonic())
-                    if time.monotonic() - missing_since[job] > LOST_SECONDS:
-                        document = lost(job, task, settings, rules)
-                if document:
-                    del waiting[job]
-                    yield document
-            if waiting:
-                time.sleep(POLL_SECONDS)
-        deadline = time.monotonic() + END_SECONDS  # a job writes its result shortly before it ends
-        while jobs_in_queue(settings.out) and time.monotonic() < deadline:
-            time.sleep(0.5)
-    finally:
-        if waiting:
-            cancel(settings.out)
-
-
 def made(task: Task, settings: Settings) -> ResultDocument | None:
     """Return the result that a job of this call has written, or None."""
     document = layout.read_result(settings.out, task.name)
@@ -205,17 +193,13 @@ def made(task: Task, settings: Settings) -> ResultDocument | None:
     return document if settings.call in calls else None
 
 
-def lost(job: str, task: Task, settings: Settings, rules: profiles.Profile) -> ResultDocument:
-    """Return the fault of a job that ended without a result, or the result if it has arrived meanwhile."""
+def late_result(task: Task, settings: Settings) -> ResultDocument | None:
+    """Return the result of a job that has ended, also if this machine's NFS client did not show it yet."""
     # To create a file, an NFS client must contact its server. To open one, it may use its own cache, which
     # may not show the result yet.
     with contextlib.suppress(FileExistsError):
         (settings.out / "results" / f"{task.name}.json").touch(exist_ok=False)
-    if document := made(task, settings):
-        return document
-    reason = f"Slurm job {job} ended without a result; see OUT/slurm"
-    fault = worker.ungraded(task, settings, rules, "infrastructure_error", reason)
-    return worker.keep(*fault, task, settings)
+    return made(task, settings)
 
 
 def job_name(out: Path) -> str:
@@ -255,15 +239,15 @@ def cancel(out: Path) -> bool:
         return True
     deadline = time.monotonic() + CANCEL_SECONDS
     while True:
-        # Slurm's controller may be restarting, so a failure is ignored and tried again.
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(
-                ["scancel", "--name", job_name(out), "--user", getpass.getuser()],
-                capture_output=True,
-                timeout=COMMAND_SECONDS,
-            )
+        scancel("--name", job_name(out), "--user", getpass.getuser())
         if jobs_in_queue(out) == {}:
             return True
         if time.monotonic() > deadline:
             return False
         time.sleep(0.5)
+
+
+def scancel(*which: str) -> None:
+    # Slurm's controller may be restarting, so a failure is ignored.
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["scancel", *which], capture_output=True, timeout=COMMAND_SECONDS)

@@ -26,6 +26,15 @@ from hvdgrade.submission.script import SCRIPT
 ATTEMPTS = 2  # gradings of one submission if the first one fails
 
 
+def set_environment() -> None:
+    """Set the variables that the processes of this one inherit."""
+    # They import modules only from where these are installed, not from the folder in which this one started.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    # Each grader has its own working folder, so a relative path would not work there.
+    if data := os.environ.get("HVDLAB_DATA"):
+        os.environ["HVDLAB_DATA"] = os.path.abspath(os.path.expanduser(data))
+
+
 def is_kept(task: Task, settings: Settings) -> bool:
     """Return whether OUT has a valid result of exactly this task, unless only this machine was at fault.
 
@@ -177,6 +186,8 @@ class Grader:
         ]  # fmt: skip
         if not self.settings.hints:
             command += ["--no-hints"]
+        if self.settings.progress:
+            command += ["--progress", str(progress_file(self.task, self.settings))]
         if self.settings.require_sandbox:
             command += ["--require-sandbox", self.settings.require_sandbox]
         # SAFEPATH: Python must not import modules from the folder in which it is started.
@@ -255,3 +266,16 @@ class Grader:
             self.alive.discard(self.process.pid)
         end_orphans(self.alive)
         self.record.unlink(missing_ok=True)
+        progress_file(self.task, self.settings).unlink(missing_ok=True)
+
+
+def progress_file(task: Task, settings: Settings) -> Path:
+    """Return the file that receives what the grader reports while it runs, if the settings want it."""
+    return settings.out / "running" / f"{task.name}.progress"
+
+
+def end_all(graders: Collection[Grader]) -> None:
+    """End graders at the same time, because each may take some seconds to clean up."""
+    end_and_clear([grader.folder for grader in graders if grader.folder])
+    for grader in graders:
+        grader.end()

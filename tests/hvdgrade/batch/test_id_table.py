@@ -6,7 +6,7 @@ import pytest
 from exported import keep, result, tell_students
 
 from hvdgrade.batch import handed_in, id_table
-from hvdgrade.batch.id_table import BadTable, Student, find_name, first_known, read_pairs
+from hvdgrade.batch.id_table import BadTable, Student, find_name, read_pairs
 from hvdgrade.batch.results import load
 
 IDS = ["ada@uni.edu", "O'Neil", "Zoë Müller", "a b", "=1+1", "-rf", "@x", "007", '"', "a,b;c", "王"]
@@ -63,13 +63,6 @@ def test_results_have_the_ids_of_the_last_table(graded):
     stored = json.loads((graded / "results" / "ada.json").read_text())
     assert stored["submission"]["id"] == "ada"
     assert not any("ada" in line for line in handed_in.withdrawn(load(graded), graded))
-
-
-def test_a_value_is_found_by_the_id_and_else_by_the_address():
-    student = Student("ada", email="ada@uni.edu")
-    assert first_known(student, {"ada@uni.edu": 1, "ada": 2}) == 2
-    assert first_known(student, {"ada@uni.edu": 1}) == 1
-    assert first_known(student, {"Ada": 1}) is first_known(Student("x"), {"": 1}) is None
 
 
 @pytest.mark.parametrize(

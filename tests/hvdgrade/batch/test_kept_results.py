@@ -13,7 +13,7 @@ import pytest
 from school import QUICK
 
 from hvdgrade import profiles
-from hvdgrade.batch import command, handed_in, layout, slurm, worker
+from hvdgrade.batch import class_on_slurm, command, handed_in, layout, worker
 from hvdgrade.sandbox import tiers
 from hvdgrade.submission import find_script, script
 from hvdlab.data import DataError
@@ -94,7 +94,7 @@ def pretend(school, monkeypatch):
                 yield worker.keep(document, "", task, settings, attempts=1)
 
         monkeypatch.setattr(command, "load_cifar10", load)
-        for module in (command, slurm):
+        for module in (command, class_on_slurm):
             monkeypatch.setattr(module, "grade_all", graders)
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from hvdgrade import profiles
-from hvdgrade.batch import layout, slurm, worker
+from hvdgrade.batch import class_on_slurm, layout, slurm, worker
 
 pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.slow]
 
@@ -47,6 +47,9 @@ def test_a_class_is_graded_by_jobs(on_slurm):
     jobs = cluster.run("scontrol", "show", "jobs", "--oneliner").splitlines()
     jobs = [job for job in jobs if f"JobName={slurm.job_name(school.out)}" in job]
     wanted = {"Comment=course", "OverSubscribe=NO", "CPUs/Task=1"}
+    # A job grades once, also if it has a whole node: submitit numbers the logs of its tasks.
+    logs = [path.name for path in (school.out / "slurm").glob("*_log.out")]
+    assert len(logs) == 2 and all(name.endswith("_0_log.out") for name in logs)
     # What is no script gets no job.
     assert len(jobs) == 2 and all(wanted <= set(job.split()) for job in jobs)
     assert cluster.run("squeue", "--noheader") == ""
@@ -212,12 +215,12 @@ def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
     result = worker.ungraded(task, settings[1], rules, "not_gradable", "it is no Python.")
 
     worker.keep(*result, task, settings[1])
-    assert slurm.lost("7", task, settings[1], rules)["reason"] == "it is no Python."
+    assert class_on_slurm.lost("7", task, settings[1], rules)["reason"] == "it is no Python."
     assert layout.read_result(tmp_path, "ada")["reason"] == "it is no Python."
     # What an earlier call made is not the job's; it stays, as the fault is no better.
     worker.keep(*result, task, settings[0])
     for _ in range(2):
-        document = slurm.lost("7", task, settings[1], rules)
+        document = class_on_slurm.lost("7", task, settings[1], rules)
         assert document == layout.read_result(tmp_path, "ada")
         assert document["reason"] == "it is no Python."
         assert "job 7 ended without" in document["batch"]["failed_again"]["reason"]
@@ -225,7 +228,10 @@ def test_a_result_that_comes_late_is_not_replaced_by_a_fault(tmp_path):
     # Neither is nothing the job's.
     (tmp_path / "results" / "ada.json").unlink()
     for _ in range(2):
-        assert "job 7 ended without a result" in slurm.lost("7", task, settings[1], rules)["reason"]
+        assert (
+            "job 7 ended without a result"
+            in class_on_slurm.lost("7", task, settings[1], rules)["reason"]
+        )
         assert layout.read_result(tmp_path, "ada")["status"] == "infrastructure_error"
 
 
