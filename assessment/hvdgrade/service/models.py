@@ -191,6 +191,25 @@ class Submission(Base):
     )
 
 
+class Regrade(Base):
+    """A selection of submissions that is graded again. Its results count while `applied` is set.
+
+    Attributes:
+        rules_sha256: the rules to grade with; "" for those of the assignment. Once it is applied, later
+            submissions are graded with them, too.
+    """
+
+    __tablename__ = "regrade"
+    id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
+    assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), index=True)
+    by: Mapped[str] = mapped_column(default="")
+    reason: Mapped[str] = mapped_column(default="")
+    at: Mapped[datetime.datetime]
+    rules_sha256: Mapped[str] = mapped_column(default="")
+    applied: Mapped[datetime.datetime | None]
+    assignment: Mapped[Assignment] = relationship()
+
+
 class Grading(Base):
     """One run of `hvdgrade run` on a submission, from the moment at which it waits.
 
@@ -204,7 +223,9 @@ class Grading(Base):
         progress: the last lines of the grader, at most 4 kB.
         document: the result (see result_document.py); None until it is done.
         log: the end of the grader's output, for staff.
-        held: a regrade whose result does not count before staff applies it.
+        rules_sha256: while it is open, the rules that the worker must have ("" for any); then those of the
+            document.
+        regrade_id: the regrade to which it belongs; None for every other reason.
     """
 
     __tablename__ = "grading"
@@ -229,9 +250,10 @@ class Grading(Base):
     max_score: Mapped[float | None]
     seconds_to_target: Mapped[float | None]
     rules_sha256: Mapped[str] = mapped_column(default="")
-    held: Mapped[bool] = mapped_column(default=False)
+    regrade_id: Mapped[int | None] = mapped_column(ForeignKey("regrade.id"), index=True)
     error: Mapped[str] = mapped_column(default="")
     submission: Mapped[Submission] = relationship()
+    regrade: Mapped[Regrade | None] = relationship()
     __table_args__ = (
         Index(
             "one_open_grading",
@@ -242,6 +264,11 @@ class Grading(Base):
         ),
         Index("order_of_the_queue", "state", "pool", "rank", "id"),
     )
+
+    @property
+    def held(self) -> bool:
+        """Whether its result does not count, because staff has not applied its regrade."""
+        return self.regrade is not None and self.regrade.applied is None
 
 
 class Grade(Base):
@@ -267,13 +294,19 @@ class Grade(Base):
     grading: Mapped[Grading | None] = relationship()
     person: Mapped[Person] = relationship()
 
+    @property
+    def points(self) -> float | None:
+        """The points that count: those that staff set, or else those of the grading."""
+        return self.score if self.override is None else self.override
+
 
 class Post(Base):
     """A score that the LMS must get: the outbox. Written in the transaction that changes the grade.
 
     Attributes:
         version: `Grade.version` that it sends. A waiting post of an older version is not sent any more.
-        state: "waiting", "sent", "refused" (by the LMS, with its words in `answer`) or "held" (by staff).
+        state: "waiting", "sent", "refused" (by the LMS, with its words in `answer`), "replaced" (by a newer
+            version) or "held" (by staff: nothing of that person is sent).
         next_at: not before this moment.
     """
 

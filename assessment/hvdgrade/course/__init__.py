@@ -1,0 +1,1 @@
+"""`hvdgrade course`: courses, assignments and grades of the service."""

@@ -1,0 +1,1 @@
+"""`hvdgrade db`: the database of the service."""

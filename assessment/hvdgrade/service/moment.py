@@ -1,0 +1,49 @@
+"""A moment that a person writes: a date, a time of day and a time zone."""
+
+import datetime
+import re
+import zoneinfo
+
+from hvdgrade import HvdgradeError
+
+EXPECTED = 'write for example "2026-12-01 23:59 Europe/Berlin" or "2026-12-01T23:59+01:00"'
+LOCAL = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?)\s*(.*)", re.ASCII)
+
+
+class NoMoment(HvdgradeError):
+    """A text does not name one moment. The message says why in one sentence."""
+
+
+def moment(text: str) -> datetime.datetime:
+    """Return the moment in UTC that a text names.
+
+    Raises:
+        NoMoment: it has no time zone, or names no moment, or two because the clocks are set back.
+    """
+    try:
+        local, zone = LOCAL.fullmatch(text.strip()).groups()
+        if not zone or zone[0] in "+-" or zone == "Z":
+            found = datetime.datetime.fromisoformat(local + zone)
+            if found.tzinfo is None:
+                raise NoMoment(f"{text!r} has no time zone: {EXPECTED}.")
+            return found.astimezone(datetime.UTC)
+        first = datetime.datetime.fromisoformat(local).replace(tzinfo=zoneinfo.ZoneInfo(zone))
+    except (AttributeError, ValueError, OverflowError):
+        raise NoMoment(f"{text!r} is no date and time: {EXPECTED}.") from None
+    except (zoneinfo.ZoneInfoNotFoundError, OSError):  # OSError: the name of a folder
+        raise NoMoment(f"{zone!r} is no time zone of this machine: {EXPECTED}.") from None
+    second = first.replace(fold=1)
+    if first.utcoffset() == second.utcoffset():
+        return first.astimezone(datetime.UTC)
+    offsets = " or ".join(
+        each.strftime("%z")[:3] + ":" + each.strftime("%z")[3:] for each in (first, second)
+    )
+    if first.astimezone(datetime.UTC).astimezone(first.tzinfo).replace(
+        tzinfo=None
+    ) == first.replace(tzinfo=None):
+        raise NoMoment(
+            f"{text!r} is twice, because the clocks are set back: write {offsets} in place of {zone}."
+        )
+    raise NoMoment(
+        f"{text!r} does not exist, because the clocks are set forward: choose another time."
+    )

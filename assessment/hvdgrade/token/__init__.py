@@ -1,0 +1,1 @@
+"""`hvdgrade token`: secrets of programs that use the service."""

@@ -1,0 +1,111 @@
+"""Make and revoke the secrets by which programs use the service. Each is printed once and stored nowhere.
+
+A worker's token takes gradings of one pool. A door's token hands in for others to one assignment. A person's
+token hands in and reads as that person, for `hvdgrade submit`.
+"""
+
+import argparse
+import datetime
+import hashlib
+import secrets
+from typing import TYPE_CHECKING
+
+from hvdgrade import HvdgradeError
+from hvdgrade.db.command import add_database, guarded, opened
+from hvdlab.arguments import positive
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+EPILOG = """\
+example:
+  hvdgrade token new --worker default > worker.token
+  hvdgrade token new --door gradescope --assignment cifar
+  hvdgrade token new --person ada@example.edu --assignment cifar --days 120
+  hvdgrade token revoke 7
+
+exit codes: 0 done, 2 nothing was changed
+"""
+
+
+class NoToken(HvdgradeError):
+    """There is no such token. The message says why in one sentence."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hvdgrade token`."""
+    actions = parser.add_subparsers(dest="action", required=True)
+    new = actions.add_parser("new", help="make a token, and print it")
+    kind = new.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--worker", metavar="POOL", help="for a worker of this pool")
+    kind.add_argument("--door", metavar="NAME", help="for a door, such as gradescope")
+    kind.add_argument(
+        "--person", metavar="NAME", help="for one person: an e-mail address or another name"
+    )
+    new.add_argument(
+        "--assignment", metavar="ASSIGNMENT", help="for a door or a person: the assignment"
+    )
+    new.add_argument(
+        "--days", type=positive, metavar="N", help="days after which it ends (default: never)"
+    )
+    add_database(new)
+    revoke = actions.add_parser("revoke", help="end a token now")
+    revoke.add_argument(
+        "id", type=positive, metavar="ID", help="the number printed when it was made"
+    )
+    add_database(revoke)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what was asked. The secret is the only line on standard output.
+
+    Returns:
+        The exit code: 0 done, 2 nothing was changed.
+    """
+
+    def act() -> None:
+        from hvdgrade.service import database
+
+        if args.action == "new" and not args.worker and not args.assignment:
+            raise NoToken("a door and a person need --assignment.")
+        with database.transaction(opened(args)) as session:
+            said = (new if args.action == "new" else revoke)(session, args)
+        print(said)
+
+    return guarded(f"token {args.action}", act)
+
+
+def new(session: "Session", args: argparse.Namespace) -> str:
+    """Make a token, and return its secret."""
+    import sys
+
+    from hvdgrade.service import roster
+    from hvdgrade.service.models import Token
+
+    now, secret = datetime.datetime.now(datetime.UTC), secrets.token_urlsafe(32)
+    expires = now + datetime.timedelta(days=args.days) if args.days else None
+    token = Token(sha256=hashlib.sha256(secret.encode()).hexdigest(), created=now, expires=expires)
+    if args.worker:
+        token.kind, token.pool = "worker", args.worker
+    else:
+        assignment = roster.assignment_of(session, args.assignment)
+        if args.door:
+            token.kind, token.door, token.assignment_id = "door", args.door, assignment.id
+        else:
+            token.kind = "person"
+            token.person_id = roster.person_of(session, assignment.course, args.person).id
+    session.add(token)
+    session.flush()
+    print(f"token {token.id}, which `hvdgrade token revoke {token.id}` ends:", file=sys.stderr)
+    return secret
+
+
+def revoke(session: "Session", args: argparse.Namespace) -> str:
+    """End a token."""
+    from hvdgrade.service.models import Token
+
+    token = session.get(Token, args.id)
+    if token is None:
+        raise NoToken(f"there is no token {args.id}.")
+    token.revoked = token.revoked or datetime.datetime.now(datetime.UTC)
+    return f"token {token.id} of kind {token.kind} is revoked"
