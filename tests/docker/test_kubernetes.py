@@ -4,6 +4,7 @@ No cluster is used. The tests compare what a schema cannot check (ports, paths, 
 ssh server of a worker to see whether it accepts its options.
 """
 
+import argparse
 import copy
 import json
 import os
@@ -18,6 +19,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hvdgrade.service import models
+from hvdgrade.worker import command, credential
+
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "docker" / "k8s"
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
@@ -25,7 +29,7 @@ VERSIONS = [
     "1.29",
     "1.37",
 ]  # the oldest version that clouds still offered in 2026, and the newest
-PLAIN = ["grade.yaml", "jupyterlab.yaml", "data.yaml"]  # kinds of Kubernetes itself
+PLAIN = ["grade.yaml", "jupyterlab.yaml", "data.yaml", "worker.yaml"]  # kinds of Kubernetes itself
 SCHEMA = json.loads((K8S / "mpijob.schema.json").read_text())
 
 
@@ -203,12 +207,13 @@ def test_the_previous_grading_job_is_deleted_first():
     assert rest[0][2:4] == ["configmap", given]
 
 
-def test_the_grading_pod_has_whole_cores():
+@pytest.mark.parametrize("name", ["grade.yaml", "worker.yaml"])
+def test_the_grading_pod_has_whole_cores(name):
     """Kubernetes gives whole cores to a pod only if limits and requests of all its containers are equal.
 
     Source: https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/
     """
-    pod = pods()["grade.yaml"]
+    pod = pods()[name]
     for container in [*pod["containers"], *pod["initContainers"]]:
         asked = container["resources"]
         assert asked["requests"] == asked["limits"] and set(asked["limits"]) == {"cpu", "memory"}
@@ -263,13 +268,29 @@ def test_documented_commands_wait_before_they_read_logs():
         assert "kubectl wait --for=condition=" in lines[logs - 1] and waited in lines[logs - 1]
 
 
-def test_the_token_is_a_secret_and_is_in_no_file():
-    (container,) = pods()["jupyterlab.yaml"]["containers"]
-    (token,) = container["env"]
-    assert token["name"] == "JUPYTER_TOKEN" and "value" not in token
+@pytest.mark.parametrize(
+    "name, variable", [("jupyterlab.yaml", "JUPYTER_TOKEN"), ("worker.yaml", credential.VARIABLE)]
+)
+def test_the_token_is_a_secret_and_is_in_no_file(name, variable):
+    (container,) = pods()[name]["containers"]
+    (token,) = [each for each in container["env"] if each["name"] == variable]
+    assert "value" not in token
     named = token["valueFrom"]["secretKeyRef"]
-    text = (K8S / "jupyterlab.yaml").read_text()
-    assert f"create secret generic {named['name']} --from-literal={named['key']}=" in text
+    made = rf"create secret generic {named['name']} --from-(literal|file)={named['key']}="
+    assert re.search(made, (K8S / name).read_text())
+
+
+def test_the_worker_takes_its_arguments_and_ends_after_its_grading():
+    pod = pods()["worker.yaml"]
+    (container,) = pod["containers"]
+    hvdgrade, name, *arguments = container["args"]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(arguments)
+    assert (hvdgrade, name, args.drain, args.workers) == ("hvdgrade", "worker", True, 1)
+    assert pod["terminationGracePeriodSeconds"] > models.Assignment.limit_s.default.arg
+    # The volume belongs to root, so the worker could not change the mode of its folder.
+    assert str(args.spool.parent) == mounts(container)["spool"]["mountPath"]
 
 
 @pytest.mark.parametrize("name", pods())
@@ -295,13 +316,11 @@ def test_mounted_volumes_exist_and_images_have_this_version():
             assert {each["name"] for each in container.get("volumeMounts", [])} <= there, name
 
 
-@pytest.mark.parametrize(
-    "name", ["mpijob.yaml", "grade.yaml", "jupyterlab.yaml", "hub-values.yaml", "data.yaml"]
-)
+@pytest.mark.parametrize("name", [*PLAIN, "mpijob.yaml", "hub-values.yaml"])
 def test_paths_in_the_image_exist(name):
     inside = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, re.M).group(1)
     found = re.findall(rf"{inside}/([\w./]+)", (K8S / name).read_text())
-    assert found or name in ("grade.yaml", "data.yaml")
+    assert found or name in ("grade.yaml", "data.yaml", "worker.yaml")
     for path in found:
         assert path.startswith(".venv/bin/") or (ROOT / path).exists(), path
 
