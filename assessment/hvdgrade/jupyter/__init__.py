@@ -1,6 +1,7 @@
-"""The Assess button of JupyterLab.
+"""The buttons *Assess* and *Hand in* of JupyterLab.
 
-server.py            the HTTP requests of the button
+server.py            the HTTP requests of the buttons
+hand_in.py           sends a script to the service of the course
 runner.py            starts one grading at a time in a separate process, and reports its progress
 die_with_server.py   that process, which ends when the Jupyter server ends
 labextension/        what runs in the browser: plain files, which JupyterLab loads as they are

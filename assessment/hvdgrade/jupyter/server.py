@@ -4,6 +4,7 @@
     GET    hvdgrade/assess   the progress, and at the end the result
     DELETE hvdgrade/assess   cancel the grading
     GET    hvdgrade/report   the report of the last grading (HTML)
+    GET, POST hvdgrade/handin   hand in the script instead (hand_in.py)
 
 The authentication, authorization and XSRF protection of the Jupyter server decide who may send them. A
 script is read through the server's contents manager, so a user cannot grade a file that the user may not
@@ -22,6 +23,7 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.utils import ensure_async, to_os_path
 from tornado import web
 
+from hvdgrade.jupyter import hand_in
 from hvdgrade.jupyter.runner import Busy, Runner, rules
 from hvdgrade.submission.script import MAX_SCRIPT_BYTES
 from hvdlab.system.hardware import usable_cores
@@ -39,6 +41,7 @@ class Assess(ExtensionApp):
             [
                 ("/hvdgrade/assess", AssessHandler, {"runner": self.runner}),
                 ("/hvdgrade/report", ReportHandler, {"runner": self.runner}),
+                ("/hvdgrade/handin", HandInHandler, {"runner": self.runner}),
             ]
         )
 
@@ -59,6 +62,46 @@ class Handler(APIHandler):
     def initialize(self, runner: Runner) -> None:
         """Store the runner. Tornado calls this before each request."""
         self.runner = runner
+
+    async def read(self, path: Any) -> bytes:
+        """Return the bytes of a script.
+
+        Args:
+            path: the path in the request, which may be any JSON value.
+
+        Raises:
+            HTTPError: it is not a plain file that the user may read (404), not a path, or too large (400).
+        """
+        if not isinstance(path, str) or not path.strip("/"):
+            raise web.HTTPError(400, f"path must name a script. Received: {path}")
+        missing = web.HTTPError(
+            404,
+            f"There is no file {path[:100]} in the folder that Jupyter serves. "
+            "Create it first: lab 8 writes a script to start from to work/assessment.py.",
+        )
+        contents = self.contents_manager
+        try:
+            root = Path(contents.root_dir).resolve()
+            if not Path(to_os_path(path, contents.root_dir)).resolve().is_relative_to(root):
+                raise web.HTTPError(
+                    404,
+                    f"The path {path[:100]} leads out of the folder that Jupyter serves: "
+                    "copy the script into it.",
+                )
+            if not await ensure_async(contents.file_exists(path)):
+                raise missing
+        except (OSError, ValueError, RuntimeError):  # for example a symlink loop, or a null byte
+            raise missing from None
+        if not contents.allow_hidden and await ensure_async(contents.is_hidden(path)):
+            raise missing
+        model = await ensure_async(contents.get(path, content=False, type="file"))
+        if (model["size"] or 0) > MAX_SCRIPT_BYTES:
+            raise web.HTTPError(
+                400,
+                f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: choose a script without data.",
+            )
+        model = await ensure_async(contents.get(path, type="file", format="base64"))
+        return base64.decodebytes(model["content"].encode())
 
 
 class AssessHandler(Handler):
@@ -123,46 +166,6 @@ class AssessHandler(Handler):
         status = self.runner.status() | rules() | {"cores": usable_cores()}
         self.finish(json.dumps(status | more))
 
-    async def read(self, path: Any) -> bytes:
-        """Return the bytes of a script.
-
-        Args:
-            path: the path in the request, which may be any JSON value.
-
-        Raises:
-            HTTPError: it is not a plain file that the user may read (404), not a path, or too large (400).
-        """
-        if not isinstance(path, str) or not path.strip("/"):
-            raise web.HTTPError(400, f"path must name a script. Received: {path}")
-        missing = web.HTTPError(
-            404,
-            f"There is no file {path[:100]} in the folder that Jupyter serves. "
-            "Create it first: lab 8 writes a script to start from to work/assessment.py.",
-        )
-        contents = self.contents_manager
-        try:
-            root = Path(contents.root_dir).resolve()
-            if not Path(to_os_path(path, contents.root_dir)).resolve().is_relative_to(root):
-                raise web.HTTPError(
-                    404,
-                    f"The path {path[:100]} leads out of the folder that Jupyter serves: "
-                    "copy the script into it.",
-                )
-            if not await ensure_async(contents.file_exists(path)):
-                raise missing
-        except (OSError, ValueError, RuntimeError):  # for example a symlink loop, or a null byte
-            raise missing from None
-        if not contents.allow_hidden and await ensure_async(contents.is_hidden(path)):
-            raise missing
-        model = await ensure_async(contents.get(path, content=False, type="file"))
-        if (model["size"] or 0) > MAX_SCRIPT_BYTES:
-            raise web.HTTPError(
-                400,
-                f"{path} is larger than {MAX_SCRIPT_BYTES} bytes: choose a script without data.",
-            )
-        model = await ensure_async(contents.get(path, type="file", format="base64"))
-        return base64.decodebytes(model["content"].encode())
-
 
 class ReportHandler(Handler):
     """Send the report of the last grading."""
@@ -193,3 +196,28 @@ class ReportHandler(Handler):
                 "This report was removed, because another grading has started since: reload the page.",
             )
         self.finish(self.runner.report.read_bytes(), set_content_type="text/html; charset=utf-8")
+
+
+class HandInHandler(Handler):
+    """Hand in a script to the service of the course."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Reply with the address of the assignment's page."""
+        self.finish(json.dumps({"page": hand_in.page()}))
+
+    @web.authenticated
+    @authorized("read", "contents")
+    @authorized
+    async def post(self) -> None:
+        """Hand in a script, and reply with the status of the submission.
+
+        Raises:
+            HTTPError: the request is wrong (400, 404), the service refuses (409) or does not answer (503).
+        """
+        request = self.get_json_body()
+        key = request.get("key") if isinstance(request, dict) else None
+        if not isinstance(key, str) or not key.isascii() or not key.isprintable():
+            raise web.HTTPError(400, "expected a JSON object with path and key.")
+        self.finish(json.dumps(await hand_in.hand_in(await self.read(request.get("path")), key)))

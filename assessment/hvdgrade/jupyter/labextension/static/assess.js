@@ -1,10 +1,12 @@
-// The Assess button: a button on the editor of assessment.py and on lab 8, and a panel that shows the
+// The buttons Assess and Hand in on the editor of assessment.py and on lab 8, and a panel that shows the
 // grading. The server does the work and knows the state (hvdgrade/jupyter/server.py), so a page that is
 // loaded anew finds everything as it was.
 
+import { makeHandIn } from "./hand_in.js";
 import { Panel } from "./panel.js";
 
 const COMMAND = "hvdgrade:assess";
+const HAND_IN = "hvdgrade:hand-in";
 const COMMAND_SELECTED = "hvdgrade:assess-selected";
 
 export function makePlugin(lab) {
@@ -97,13 +99,20 @@ export function makePlugin(lab) {
       }
     }
 
-    // What is graded is what is on disk: write what the editor has first.
+    // What is graded or handed in is what is on disk: write what the editor has first.
     async function save(path) {
       const editor = documents.findWidget(path, null);
       const context = editor && documents.contextForWidget(editor);
       if (!context?.model.dirty) return;
       await context.save();
-      if (context.model.dirty) throw new Error(`${path} could not be saved, so it was not graded.`);
+      if (context.model.dirty) throw new Error(`${path} could not be saved, so nothing was sent.`);
+    }
+
+    const service = makeHandIn(lab, settings, address("handin"), panel, save);
+
+    function handIn(path) {
+      app.shell.activateById(side.id);
+      service.handIn(path);
     }
 
     let report;
@@ -150,7 +159,15 @@ export function makePlugin(lab) {
       isVisible: () => Boolean(selected()),
       execute: () => assess(selected()),
     });
-    palette?.addItem({ command: COMMAND, category: "Assessment" });
+    app.commands.addCommand(HAND_IN, {
+      label: "Hand in this script",
+      caption: "Send this script to the course",
+      icon: lab.ui.fileUploadIcon,
+      isVisible: () => service.there,
+      isEnabled: () => service.there && current() !== null,
+      execute: () => handIn(current()),
+    });
+    for (const command of [COMMAND, HAND_IN]) palette?.addItem({ command, category: "Assessment" });
     app.contextMenu.addItem({
       command: COMMAND_SELECTED,
       selector: '.jp-DirListing-item[data-file-type="python"]',
@@ -165,12 +182,21 @@ export function makePlugin(lab) {
           tooltip: "Grade this script as an instructor would",
           onClick: () => assess(scriptOf(context.localPath)),
         });
+        const second = new lab.ui.ToolbarButton({
+          label: "Hand in",
+          icon: lab.ui.fileUploadIcon,
+          tooltip: "Send this script to the course",
+          onClick: () => handIn(scriptOf(context.localPath)),
+        });
         const fits = () => {
           const script = scriptOf(context.localPath);
           button.setHidden(!script?.endsWith("assessment.py"));
+          second.setHidden(!service.there || !script?.endsWith("assessment.py"));
         };
         const { toolbar } = widget;
-        if (!toolbar.insertBefore("spacer", "assess", button)) toolbar.addItem("assess", button);
+        for (const [name, item] of [["assess", button], ["hand-in", second]])
+          if (!toolbar.insertBefore("spacer", name, item)) toolbar.addItem(name, item);
+        service.known.then(fits);
         context.pathChanged.connect(fits);
         fits();
         return button;

@@ -49,6 +49,7 @@ export class Panel {
     this.stop = make("button", { class: "jp-Button jp-mod-styled jp-mod-warn" }, "Cancel");
     this.work = make("div", { class: "work" }, this.stage, this.bar, this.left, this.stop);
 
+    this.handed = make("p", { class: "handed", role: "status" });
     this.message = make("p", { class: "message", role: "alert" });
     this.verdict = make("p", { class: "verdict" });
     this.points = make("p", { class: "points" });
@@ -68,6 +69,7 @@ export class Panel {
       this.what,
       this.form,
       this.rule,
+      this.handed,
       this.message,
       this.work,
       this.outcome,
@@ -79,6 +81,7 @@ export class Panel {
     this.stop.onclick = () => on.cancel();
     this.read.onclick = () => on.open(this.status);
     this.profile.onchange = () => this.describe();
+    this.sayHanded("");
     this.show(this.status);
   }
 
@@ -107,6 +110,13 @@ export class Panel {
   mention(text) {
     this.say(text);
     setTimeout(() => this.message.textContent === text && this.say(""), 8000);
+  }
+
+  // What has become of handing in; with the address of a page, a link to it.
+  sayHanded(text, link) {
+    const there = link && make("a", { href: link, target: "_blank", rel: "noopener" }, "Open its page");
+    this.handed.replaceChildren(...(there ? [`${text} `, there] : [text]));
+    this.handed.hidden = !text;
   }
 
   // Show what the server says.
