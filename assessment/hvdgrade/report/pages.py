@@ -125,27 +125,14 @@ def class_page(
     names = {row["file"]: str(row["name"]) for row in rows}
     apart = told_apart(names, {file_of(document): id_of(document) for document in documents})
     documents = [plain(document) for document in documents]
-    found = Counter(outcome(document)["word"] for document in documents)
-    graded = [d for d in documents if d.get("status") == "graded" and is_number(d.get("score"))]
-    scores = [100 * d["score"] / d["max_score"] for d in graded if is_number(d.get("max_score"), 1)]
-    parts = [p for p in map(part_of_budget, graded) if p is not None]
     return (
         environment()
         .get_template("class.html.j2")
         .render(
             title=plain(title),
             subtitle=subtitle(documents),
-            tiles=[
-                {"css": css, "sign": sign, "word": word, "count": found[word]}
-                for css, sign, word, _ in OUTCOMES.values()
-            ],
+            **class_numbers(documents),
             warnings=[plain(warning) for warning in [*warnings, *warnings_of(documents)]],
-            scores=scores and bar_chart(scores, width=10, first=0, last=100, unit="{:.0f}"),
-            median_score=median(scores) if scores else None,
-            times=parts
-            and bar_chart(parts, width=0.1, first=0, last=1.4, unit="{:.1f}", limit=1.0),
-            never=len(graded) - len(parts),
-            checks=states_by_check(graded),
             similar=[
                 {
                     "one": names.get(one) or plain(one),
@@ -163,6 +150,29 @@ def class_page(
             graded_with=graded_with(documents),
         )
     )
+
+
+def class_numbers(documents: list[ResultDocument]) -> dict:
+    """Return what the macros of class_parts.html.j2 show.
+
+    Args:
+        documents: the results, as `plain` returns them.
+    """
+    found = Counter(outcome(document)["word"] for document in documents)
+    graded = [d for d in documents if d.get("status") == "graded" and is_number(d.get("score"))]
+    scores = [100 * d["score"] / d["max_score"] for d in graded if is_number(d.get("max_score"), 1)]
+    parts = [p for p in map(part_of_budget, graded) if p is not None]
+    return {
+        "tiles": [
+            {"css": css, "sign": sign, "word": word, "count": found[word]}
+            for css, sign, word, _ in OUTCOMES.values()
+        ],
+        "scores": scores and bar_chart(scores, width=10, first=0, last=100, unit="{:.0f}"),
+        "median_score": median(scores) if scores else None,
+        "times": parts and bar_chart(parts, width=0.1, first=0, last=1.4, unit="{:.1f}", limit=1.0),
+        "never": len(graded) - len(parts),
+        "checks": states_by_check(graded),
+    }
 
 
 @cache

@@ -1,0 +1,189 @@
+"""What workers ask over HTTP: they claim gradings, keep their leases, and give results."""
+
+import asyncio
+import base64
+import json
+import time
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hvdgrade.result_document import ResultDocument, read
+from hvdgrade.service import queue, server
+from hvdgrade.service.access import Caller
+from hvdgrade.service.models import QUEUED, Grading, Worker
+from hvdgrade.service.server import clean
+
+DOCUMENT_BYTES, LOG_CHARACTERS = 256_000, 64_000
+RESULT_BYTES = 800_000  # of a request: the document, and the log as JSON
+CLAIM_BYTES, BEAT_BYTES, PROGRESS_CHARACTERS = 16_000, 32_000, 4_000
+LOST = "Another worker has this grading, or it has ended: end the run."
+
+
+async def claim(request: Request) -> Response:
+    """POST /api/claim: wait for a grading of the worker's pool."""
+    caller, asked = await _worker(request), await _json(request, CLAIM_BYTES)
+    service = server.of(request)
+    reader, end = server.Reader({caller.pool: None}), time.monotonic() + service.settings.claim_s
+    service.readers.add(reader)
+    try:
+        while not service.closing and not await request.is_disconnected():
+            reader.changed.clear()
+            lease, refused = await service.work(_claim, caller, asked)
+            if refused:
+                return JSONResponse({"error": refused, "refused": refused}, 409)
+            if lease:
+                return JSONResponse(lease)
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            try:  # another process of the server may have queued something
+                await asyncio.wait_for(reader.changed.wait(), min(left, 2.0))
+            except TimeoutError:
+                pass
+    finally:
+        service.readers.discard(reader)
+    return Response(status_code=204)
+
+
+def _claim(session: Session, caller: Caller, asked: dict[str, Any]) -> tuple[dict | None, str]:
+    worker, at = _seen(session, caller, asked), server.now()
+    if asked.get("pool") not in (None, "", caller.pool):
+        wanted = clean(str(asked["pool"]))[:200]
+        worker.refused = f"Its token is for the pool {caller.pool}, and it asked for {wanted}."
+        return None, worker.refused
+    lease = queue.claim(session, worker, at)
+    if lease is None:
+        return None, worker.refused
+    grading = session.get_one(Grading, lease.grading)
+    server.note(session, grading.submission.assignment_id)
+    return {
+        "grading": lease.grading,
+        "token": lease.token,
+        "submission": lease.submission,
+        "script": base64.b64encode(lease.script).decode(),
+        "profile": lease.profile,
+        "ranks": lease.ranks,
+        "limit_s": lease.limit_s,
+        "require_sandbox": lease.require_sandbox,
+        "hints": grading.submission.assignment.feedback == "full",
+        "rank": grading.rank,
+    }, ""
+
+
+def _seen(session: Session, caller: Caller, asked: dict[str, Any]) -> Worker:
+    """Return the row of a worker, with what it says of itself."""
+
+    def text(name: str) -> str:
+        return clean(str(asked.get(name) or ""))[:200]
+
+    def number(name: str) -> int:
+        value = asked.get(name)
+        return value if type(value) is int and 0 <= value < 10_000 else 0
+
+    name, rules = text("name") or "worker", asked.get("rules")
+    worker = session.scalar(
+        select(Worker).where(Worker.token_id == caller.token_id, Worker.name == name)
+    )
+    if worker is None:
+        worker = Worker(token_id=caller.token_id, name=name, pool=caller.pool, seen=server.now())
+        session.add(worker)
+    worker.rules = rules if isinstance(rules, dict) else {}
+    worker.version, worker.hardware, worker.tier = map(text, ("version", "hardware", "tier"))
+    worker.slots, worker.gpus = max(1, number("slots") or worker.slots or 1), number("gpus")
+    worker.seen = server.now()
+    session.flush()
+    return worker
+
+
+async def beat(request: Request) -> Response:
+    """POST /api/gradings/{id}/beat: keep the lease, and show the progress."""
+    await _worker(request)
+    asked, id = await _json(request, BEAT_BYTES), request.path_params["id"]
+    progress = clean(str(asked.get("progress") or ""))[-PROGRESS_CHARACTERS:]
+    return await _holds(request, _beat, id, _token(asked), progress)
+
+
+def _beat(session: Session, id: int, token: str, progress: str) -> bool:
+    return queue.beat(session, id, token, progress, server.now()) and _told(session, id, True)
+
+
+async def result(request: Request) -> Response:
+    """POST /api/gradings/{id}/result: take the result document of a grading."""
+    await _worker(request)
+    asked, id = await _json(request, RESULT_BYTES), request.path_params["id"]
+    document = json.dumps(asked.get("document"))
+    if len(document) > DOCUMENT_BYTES:
+        raise HTTPException(413, f"A document may have at most {DOCUMENT_BYTES // 1000} kB.")
+    checked = read(document)
+    log = clean(str(asked.get("log") or ""))[-LOG_CHARACTERS:]
+    return await _holds(request, _finish, id, _token(asked), checked, log)
+
+
+def _finish(session: Session, id: int, token: str, document: ResultDocument, log: str) -> bool:
+    return queue.finish(session, id, token, document, log, server.now()) and _told(session, id)
+
+
+async def give_back(request: Request) -> Response:
+    """POST /api/gradings/{id}/back: put a grading that the worker does not finish back into the queue."""
+    await _worker(request)
+    asked = await _json(request, CLAIM_BYTES)
+    return await _holds(request, _give_back, request.path_params["id"], _token(asked))
+
+
+def _give_back(session: Session, id: int, token: str) -> bool:
+    return queue.give_back(session, id, token, server.now()) and _told(session, id)
+
+
+def _told(session: Session, id: int, only_its_author: bool = False) -> bool:
+    """Note that a grading has changed. A beat changes nobody else's place in the queue."""
+    grading = session.get_one(Grading, id)
+    submission = grading.submission
+    person = submission.person_id if only_its_author else None
+    server.note(session, submission.assignment_id, person)
+    if grading.state == QUEUED:
+        server.note(session, grading.pool)
+    return True
+
+
+async def _holds(request: Request, function: Any, *args: Any) -> Response:
+    """Answer 200 if the worker holds the lease, and 409 if not."""
+    if not await server.of(request).work(function, *args):
+        raise HTTPException(409, LOST)
+    return JSONResponse({"lease_s": queue.LEASE_SECONDS})
+
+
+async def _worker(request: Request) -> Caller:
+    caller = await server.caller(request)
+    if caller.kind != "worker":
+        raise HTTPException(401, "Send the token of a worker in the header Authorization.")
+    return caller
+
+
+def _token(asked: dict[str, Any]) -> str:
+    return str(asked.get("token") or "")
+
+
+async def _json(request: Request, most: int) -> dict[str, Any]:
+    """Return the JSON object that a request holds. NaN and infinity become null: no database keeps them."""
+    data = await server.body(request, most, "This request")
+    try:
+        value = json.loads(data, parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise HTTPException(400, "The body must be a JSON object.")
+    return value
+
+
+ROUTES = [
+    Route("/api/claim", claim, methods=["POST"]),
+    Route("/api/gradings/{id:int}/beat", beat, methods=["POST"]),
+    Route("/api/gradings/{id:int}/result", result, methods=["POST"]),
+    Route("/api/gradings/{id:int}/back", give_back, methods=["POST"]),
+]

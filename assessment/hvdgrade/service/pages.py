@@ -1,0 +1,279 @@
+"""Pages for a browser: log in, see the assignments, hand in, watch a grading, read its report, appeal.
+
+A page is whole without scripts. static/live.js keeps the parts of it current that are marked `data-live`: it
+fetches the same page again when the server reports a change. That is all it does, so no library is needed.
+"""
+
+import datetime
+import secrets
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, defer
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    PlainTextResponse,
+    Response,
+)
+from starlette.routing import Route
+
+from hvdgrade.report import pages as report
+from hvdgrade.service import access, api, grades, intake, server, status
+from hvdgrade.service.access import Caller
+from hvdgrade.service.models import (
+    DONE,
+    FAULT,
+    Appeal,
+    Assignment,
+    Grade,
+    Grading,
+    Person,
+    Submission,
+    Token,
+)
+from hvdgrade.service.rendering import SIGN_IN, environment, form, page, render, seen, show, text_of
+
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+)
+
+
+# --- signing in -------------------------------------------------------------------------------------
+
+
+async def login(request: Request) -> Response:
+    """GET /login?token=...: a button. Programs that look at links in messages do not press it."""
+    token = request.query_params.get("token", "")
+    return render(request, access.NOBODY, "login.html.j2", token=token, sentence=SIGN_IN)
+
+
+async def sign_in(request: Request) -> Response:
+    """POST /login: begin a session of this browser by a link or by the token of a person."""
+    access.check_origin(request)
+    service, fields = server.of(request), await server.form(request)
+    link, local = text_of(fields, "token"), access.is_local(request)
+    begun = await service.work(access.begin_session, link, local, server.now())
+    if begun is None:
+        server.count_failure(request)
+        raise HTTPException(
+            403, "This link or token is unknown, used before, or too old. Ask for a new one."
+        )
+    answer = seen(request, "/")
+    set_session(answer, service.settings, begun)
+    return answer
+
+
+def set_session(answer: Response, settings: server.Settings, secret: str) -> None:
+    """Give a browser the cookie of its session."""
+    answer.set_cookie(
+        access.COOKIE,
+        secret,
+        max_age=int(access.SESSION.total_seconds()),
+        path=settings.prefix or "/",
+        secure=settings.https,
+        httponly=True,
+        samesite="lax",
+    )
+
+
+@form
+async def sign_out(request: Request, caller: Caller, fields: FormData) -> Response:
+    """POST /logout: end the session."""
+
+    def revoke(session: Session) -> None:
+        session.get_one(Token, caller.token_id).revoked = server.now()
+
+    await server.of(request).work(revoke)
+    answer = seen(request, "/login")
+    answer.delete_cookie(access.COOKIE, path=server.of(request).settings.prefix or "/")
+    return answer
+
+
+# --- what a learner sees ----------------------------------------------------------------------------
+
+
+@page
+async def home(request: Request, caller: Caller) -> Response:
+    """GET /: the assignments of all courses."""
+    return await show(request, caller, "home.html.j2", _home, caller)
+
+
+def _home(session: Session, caller: Caller) -> dict[str, Any]:
+    rows = [
+        {
+            "assignment": assignment,
+            "course": course,
+            "staff": role in access.STAFF,
+            "grade": grade_of(session, assignment, caller.person_id, role in access.STAFF),
+        }
+        for assignment, course, role in access.assignments(session, caller)
+    ]
+    return {"rows": rows}
+
+
+def grade_of(
+    session: Session, assignment: Assignment, person: int | None, staff: bool
+) -> Grade | None:
+    """Return the grade of a person, if the reader may see it."""
+    return (
+        None if status.is_hidden(assignment, staff) else session.get(Grade, (assignment.id, person))
+    )
+
+
+@page
+async def assignment(request: Request, caller: Caller) -> Response:
+    """GET /a/{slug}: hand in, and the attempts so far."""
+    slug = request.path_params["slug"]
+    return await show(request, caller, "assignment.html.j2", _assignment, caller, slug)
+
+
+def _assignment(session: Session, caller: Caller, slug: str) -> dict[str, Any]:
+    found, role = access.assignment(session, caller, slug)
+    person, now = session.get_one(Person, caller.person_id), server.now()
+    due, closes = intake.deadlines(session, found, person)
+    return {
+        "assignment": found,
+        "key": secrets.token_urlsafe(12),
+        "staff": role in access.STAFF,
+        "due": due,
+        "closes": closes,
+        "not_yet": found.opens and now < found.opens,
+        "open": (not found.opens or found.opens <= now) and (not closes or now <= closes),
+        "used": intake.attempts_used(session, found, person),
+        "allowed": intake.attempts_allowed(session, found, person),
+        "attempts": attempts(session, found, person.id, False, now),
+        "grade": grade_of(session, found, person.id, False),
+        "online": status.workers_online(session, now, found.pool),
+    }
+
+
+def attempts(
+    session: Session, assignment: Assignment, person: int, staff: bool, now: datetime.datetime
+) -> list[dict[str, Any]]:
+    """Return the submissions of a person, the newest first."""
+    mine = select(Submission).where(
+        Submission.assignment_id == assignment.id, Submission.person_id == person
+    )
+    found = session.scalars(
+        mine.order_by(Submission.number.desc()).options(defer(Submission.script))
+    )
+    return [
+        {"received": each.received, **status.described(session, each, staff, now)} for each in found
+    ]
+
+
+async def _hand_in(request: Request, caller: Caller, fields: FormData) -> Response:
+    """POST /a/{slug}: take a script from the page."""
+    file = fields.get("script")
+    script = await file.read() if isinstance(file, UploadFile) else b""
+
+    def take(session: Session) -> str:
+        where, _ = access.assignment(session, caller, request.path_params["slug"])
+        if not script.strip():
+            raise HTTPException(400, "The file is empty, or none was chosen. Choose your script.")
+        if len(script) > api.SCRIPT_BYTES:
+            raise HTTPException(413, f"A script may have at most {api.SCRIPT_BYTES // 1000} kB.")
+        person = session.get_one(Person, caller.person_id)
+        key = text_of(fields, "key")
+        return api.hand_in(session, where, person, "page", key, script).submission.id
+
+    return seen(request, f"/s/{await server.of(request).work(take)}")
+
+
+@page
+async def submission(request: Request, caller: Caller) -> Response:
+    """GET /s/{id}: the state of a submission, its result, and what can be done about it."""
+    id = request.path_params["id"]
+    return await show(request, caller, "submission.html.j2", _submission, caller, id)
+
+
+def _submission(session: Session, caller: Caller, id: str) -> dict[str, Any]:
+    found = access.submission(session, caller, id)
+    role = access.role_in(session, caller, found.assignment.course_id)
+    staff = role in access.STAFF
+    grading = status.current(session, found)
+    document = status.shown_document(found, grading, staff)
+    all_of_it = select(Grading).where(Grading.submission_id == id).order_by(Grading.id)
+    appeals = select(Appeal).where(Appeal.submission_id == id).order_by(Appeal.id)
+    return {
+        "submission": found,
+        "assignment": found.assignment,
+        "person": found.person,
+        "staff": staff,
+        "instructor": role == access.INSTRUCTOR,
+        "mine": found.person_id == caller.person_id,
+        "status": status.described(session, found, staff, server.now()),
+        "has_report": bool(document) and (staff or found.assignment.feedback == "full"),
+        "gradings": session.scalars(all_of_it).all() if staff else [],
+        "appeals": session.scalars(appeals).all(),
+    }
+
+
+@page
+async def report_of(request: Request, caller: Caller) -> Response:
+    """GET /s/{id}/report: the page that `hvdgrade run` writes. Nothing in it runs."""
+    text = await server.of(request).read(_report, caller, request.path_params["id"])
+    return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _report(session: Session, caller: Caller, id: str) -> str:
+    found = access.submission(session, caller, id)
+    staff = access.role_in(session, caller, found.assignment.course_id) in access.STAFF
+    document = status.shown_document(found, status.current(session, found), staff)
+    if document is None or (found.assignment.feedback != "full" and not staff):
+        raise HTTPException(404, "There is no report of this submission that you may see.")
+    return report.report_page(document, found.script)
+
+
+@page
+async def script(request: Request, caller: Caller) -> Response:
+    """GET /s/{id}/script: what was handed in, as plain text."""
+    id = request.path_params["id"]
+    text = await server.of(request).read(
+        lambda session: access.submission(session, caller, id).script
+    )
+    return PlainTextResponse(text, headers={"Content-Security-Policy": "sandbox"})
+
+
+@form
+async def appeal(request: Request, caller: Caller, fields: FormData) -> Response:
+    """POST /s/{id}/appeal: ask staff about a result."""
+    id = request.path_params["id"]
+
+    def ask(session: Session) -> None:
+        found = access.submission(session, caller, id)
+        grading = status.current(session, found)
+        done = grading is not None and grading.state in (DONE, FAULT)
+        if found.person_id != caller.person_id or not done:
+            raise HTTPException(403, "You can ask about a result of yours, after it was graded.")
+        grades.appeal(session, found, text_of(fields, "text"), server.now())
+        server.note(session, found.assignment_id, found.person_id)
+
+    await server.of(request).work(ask)
+    return seen(request, f"/s/{id}")
+
+
+async def style(request: Request) -> Response:
+    """GET /static/style.css: the look of the reports, and what the pages add to it."""
+    text = "\n".join(
+        environment().get_template(name).render() for name in ("style.css", "service.css")
+    )
+    return Response(text, media_type="text/css", headers={"Cache-Control": "max-age=300"})
+
+
+ROUTES = [
+    Route("/", home),
+    Route("/login", login),
+    Route("/login", sign_in, methods=["POST"]),
+    Route("/logout", sign_out, methods=["POST"]),
+    Route("/a/{slug}", assignment),
+    Route("/a/{slug}", form(_hand_in), methods=["POST"]),
+    Route("/s/{id}", submission),
+    Route("/s/{id}/report", report_of),
+    Route("/s/{id}/script", script),
+    Route("/s/{id}/appeal", appeal, methods=["POST"]),
+    Route("/static/style.css", style),
+]
