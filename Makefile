@@ -3,7 +3,7 @@ SUBMISSION ?= assessment/solutions/torch/assessment.py
 NP ?= 2
 # Finds, downloads or makes the data. Labs that need no data open without them.
 DATA = for name in fashion_mnist cifar10; do .venv/bin/hvdlab data $$name --or-synthetic || true; done
-.PHONY: help setup assess test test-quick test-whole lab site notebooks bench gpu check
+.PHONY: help setup assess service test test-quick test-whole lab site notebooks bench gpu check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' Makefile
@@ -14,6 +14,10 @@ setup: ## make .venv, install the pinned packages, build and cache Horovod
 assess: setup ## grade SUBMISSION=path (default: the reference solution) on NP=2 ranks and print the report
 	@.venv/bin/hvdlab data cifar10 --or-synthetic
 	@.venv/bin/hvdgrade run "$(SUBMISSION)" -np $(NP)
+
+service: setup ## take and grade submissions on this machine, with pages for learners and staff, until Ctrl-C
+	@.venv/bin/hvdlab data cifar10 --or-synthetic
+	@exec .venv/bin/hvdgrade serve
 
 # Four workers share the tests, as much of each is start-up and waiting, and each computes with one thread. A worker
 # takes tests in their order, or all tests of a file, because the tests of a file share what they start. WHOLE names its
@@ -28,6 +32,7 @@ WHOLE = tests/notebooks notebooks/solutions tests/docker \
     tests/labs/test_labs.py tests/labs/test_pictures.py tests/labs/test_slides.py tests/labs/test_calculators.py \
     tests/labs/test_cifar10.py tests/labs/test_training_scripts.py \
     tests/hvdgrade/batch/test_slurm.py tests/hvdgrade/batch/test_ended.py tests/hvdgrade/batch/test_platforms.py \
+    tests/hvdgrade/worker \
     tests/hvdgrade/jupyter/test_server.py tests/hvdlab/check/test_scripts.py tests/hvdlab/gpu_report/test_command.py
 test: setup ## run the test suite without test-whole and without the longest tests (CONTRIBUTING.md)
 	@$(DATA)

@@ -20,9 +20,16 @@ exit codes: 0 pass, 1 fail, 2 not gradable or wrong usage, 3 grader fault
 # the description in the help text.
 COMMANDS = {
     "batch": "grade a whole class, one folder or file per student",
-    "export": "convert the results of a batch for a spreadsheet or a learning platform",
+    "export": "convert results for a spreadsheet or a learning platform",
+    "platform": "write a kit for Gradescope, Classroom 50, GitLab or PrairieLearn",
+    "submit": "hand in a script to a server, and wait for the result",
+    "serve": "run the server of the service, to which learners hand in over a term",
+    "worker": "grade what the server of the service has in its queue",
     "certificate": "make and verify a certificate for a result that passed",
     "quiz": "write the questions of the labs for a learning platform",
+    "course": "make courses and assignments of the service, regrade, release, export",
+    "token": "make and revoke the secrets of workers, doors and people",
+    "db": "make, upgrade and back up the database of the service",
     "doctor": "show and test how well this host isolates submissions",
 }
 

@@ -94,7 +94,21 @@ HVDGRADE = {
         "report result_document output submission profiles sandbox run hvdgrade hvdlab.arguments hvdlab.data "
         "hvdlab.system psutil submitit rich yaml"
     ),
+    "worker": (
+        "batch report result_document output profiles sandbox hvdgrade hvdlab.arguments hvdlab.data "
+        "hvdlab.system httpx"
+    ),
     "export": "batch report result_document output",
+    "service": (
+        "batch report result_document profiles output sandbox submission export hvdgrade sqlalchemy alembic "
+        "starlette jinja2 markupsafe jwt httpx cryptography"
+    ),
+    "serve": "service hvdgrade sqlalchemy starlette uvicorn",
+    "db": "service hvdgrade sqlalchemy",
+    "course": "service db output profiles sandbox hvdgrade hvdlab.arguments sqlalchemy",
+    "token": "service db hvdgrade hvdlab.arguments sqlalchemy",
+    "submit": "",
+    "platform": "submit sandbox output hvdgrade hvdlab.arguments jinja2 client door",  # copies in a kit
     "certificate": "batch report result_document output hvdgrade matplotlib cryptography",
     "quiz": "output hvdgrade hvdlab.arguments hvdlab.course markdown_it",
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
@@ -104,7 +118,10 @@ HVDGRADE = {
     "run_command": (
         "grade report result_document output profiles sandbox submission hvdlab.arguments hvdlab.system rich"
     ),
-    "cli": "run_command output batch export certificate quiz doctor hvdlab.system",
+    "cli": (
+        "run_command output batch export platform submit serve worker certificate quiz course token db "
+        "doctor hvdlab.system"
+    ),
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}
 RUNS_EDITS = "hvdlab.exercises.harness.function_exercise"  # of functions of this package
