@@ -21,15 +21,22 @@ def moment(text: str) -> datetime.datetime:
         NoMoment: it has no time zone, or names no moment, or two because the clocks are set back.
     """
     try:
-        local, zone = LOCAL.fullmatch(text.strip()).groups()
-        if not zone or zone[0] in "+-" or zone == "Z":
-            found = datetime.datetime.fromisoformat(local + zone)
-            if found.tzinfo is None:
-                raise NoMoment(f"{text!r} has no time zone: {EXPECTED}.")
-            return found.astimezone(datetime.UTC)
-        first = datetime.datetime.fromisoformat(local).replace(tzinfo=zoneinfo.ZoneInfo(zone))
-    except (AttributeError, ValueError, OverflowError):
+        return _read(text)
+    except (AttributeError, ValueError, OverflowError):  # the last: beyond the year 9999 in UTC
         raise NoMoment(f"{text!r} is no date and time: {EXPECTED}.") from None
+
+
+def _read(text: str) -> datetime.datetime:
+    """Return the moment that `moment` returns, with the errors of the standard library for other texts."""
+    local, zone = LOCAL.fullmatch(text.strip()).groups()
+    if not zone or zone[0] in "+-" or zone == "Z":
+        found = datetime.datetime.fromisoformat(local + zone)
+        if found.tzinfo is None:
+            raise NoMoment(f"{text!r} has no time zone: {EXPECTED}.")
+        return found.astimezone(datetime.UTC)
+    wall = datetime.datetime.fromisoformat(local)
+    try:
+        first = wall.replace(tzinfo=zoneinfo.ZoneInfo(zone))
     except (zoneinfo.ZoneInfoNotFoundError, OSError):  # OSError: the name of a folder
         raise NoMoment(f"{zone!r} is no time zone of this machine: {EXPECTED}.") from None
     second = first.replace(fold=1)
@@ -38,9 +45,7 @@ def moment(text: str) -> datetime.datetime:
     offsets = " or ".join(
         each.strftime("%z")[:3] + ":" + each.strftime("%z")[3:] for each in (first, second)
     )
-    if first.astimezone(datetime.UTC).astimezone(first.tzinfo).replace(
-        tzinfo=None
-    ) == first.replace(tzinfo=None):
+    if first.astimezone(datetime.UTC).astimezone(first.tzinfo).replace(tzinfo=None) == wall:
         raise NoMoment(
             f"{text!r} is twice, because the clocks are set back: write {offsets} in place of {zone}."
         )

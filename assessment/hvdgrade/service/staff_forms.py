@@ -274,5 +274,3 @@ def moment(fields: FormData, name: str) -> datetime.datetime | None:
         return read_moment(f"{text} {text_of(fields, 'zone')}")
     except NoMoment as error:
         raise HTTPException(400, f"{name}: {error}") from None
-    except OverflowError:
-        raise HTTPException(400, f"{name}: {text} is no date and time of this era.") from None

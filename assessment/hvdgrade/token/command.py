@@ -6,8 +6,6 @@ token hands in and reads as that person, for `hvdgrade submit`.
 
 import argparse
 import datetime
-import hashlib
-import secrets
 from typing import TYPE_CHECKING
 
 from hvdgrade import HvdgradeError
@@ -79,24 +77,28 @@ def new(session: "Session", args: argparse.Namespace) -> str:
     """Make a token, and return its secret."""
     import sys
 
-    from hvdgrade.service import roster
+    from sqlalchemy import select
+
+    from hvdgrade.service import access, roster
     from hvdgrade.service.models import Token
 
-    now, secret = datetime.datetime.now(datetime.UTC), secrets.token_urlsafe(32)
-    expires = now + datetime.timedelta(days=args.days) if args.days else None
-    token = Token(sha256=hashlib.sha256(secret.encode()).hexdigest(), created=now, expires=expires)
+    now, kind, person_id, columns = datetime.datetime.now(datetime.UTC), "worker", None, {}
     if args.worker:
-        token.kind, token.pool = "worker", args.worker
+        columns = {"pool": args.worker}
     else:
         assignment = roster.assignment_of(session, args.assignment)
         if args.door:
-            token.kind, token.door, token.assignment_id = "door", args.door, assignment.id
+            kind, columns = "door", {"door": args.door, "assignment_id": assignment.id}
         else:
-            token.kind = "person"
-            token.person_id = roster.person_of(session, assignment.course, args.person).id
-    session.add(token)
-    session.flush()
-    print(f"token {token.id}, which `hvdgrade token revoke {token.id}` ends:", file=sys.stderr)
+            person = roster.person_of(session, assignment.course, args.person)
+            kind, person_id = "person", person.id
+    try:
+        expires = now + datetime.timedelta(days=args.days) if args.days else None
+    except OverflowError:
+        raise NoToken(f"--days {args.days} ends after the year 9999: leave it out.") from None
+    secret = access.new_token(session, kind, person_id, now, expires, **columns)
+    id = session.scalar(select(Token.id).filter_by(sha256=access.digest(secret)))
+    print(f"token {id}, which `hvdgrade token revoke {id}` ends:", file=sys.stderr)
     return secret
 
 

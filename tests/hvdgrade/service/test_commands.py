@@ -136,6 +136,7 @@ def test_a_person_is_found_by_any_name_for_an_extension(dl, engine):
         ("course regrade cifar --apply 7", "cifar has no regrade 7"),
         ("course status x", "there is no course x"),
         ("token new --door gradescope", "need --assignment"),
+        ("token new --worker p --days 99999999", "ends after the year 9999"),
         ("token new --person eve --assignment cifar", "no member with the name eve"),
         ("token revoke 99", "there is no token 99"),
         ("db purge x", "there is no course x"),

@@ -38,6 +38,7 @@ def test_a_moment_is_read(text, expected):
         ("2026-12-01 23:59 Europe", "is no time zone of this machine"),
         ("2026-12-01 23:59 ../../etc/passwd", "no date and time|no time zone"),
         ("0001-01-01 00:00 +10:00", "is no date and time"),
+        ("9999-12-31 23:59 America/New_York", "is no date and time"),
         ("2026-10-25 02:30 Europe/Berlin", r"is twice, .* set back: write \+02:00 or \+01:00"),
         ("2026-03-29 02:30 Europe/Berlin", "does not exist, because the clocks are set forward"),
     ],

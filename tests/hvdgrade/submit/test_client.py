@@ -53,7 +53,7 @@ def test_it_hands_in_once_and_says_what_it_is_called(submit, script):
         code, _, said = submit(server.url)
         assert code == 0 and f"{script}: submission s-1, number 1" in said
         assert submit(server.url + "/")[0] == 0
-    assert len(set(keys(server))) == 2  # each call hands in anew
+    assert len(set(keys(server))) == 2  # each call hands in again
     assert {path for _, path, _ in server.requests} == {"/api/a/cifar/submissions"}
 
 
