@@ -256,13 +256,14 @@ class Worker:
         self.pause = self.next_try = 0.0
 
     def end(self) -> None:
-        """End what runs, give it back, and send what can be sent."""
+        """End what runs, send what can be sent, and give back the rest.
+
+        The open claim gets its answer first, because it would get a grading that was given back before.
+        """
         running = list(self.beats)
         if running:
             self.tell("ending what runs")
         self.runs.end_all()
-        for lease in running:
-            self.give_back(lease, "the worker ends")
         self.stopped = True
         with contextlib.suppress(TokenRefused):
             self.deliver()
@@ -270,6 +271,8 @@ class Worker:
                 self.tell("waiting for the answer to a claim")
                 self.claim.join()
                 self.take()
+        for lease in running:
+            self.give_back(lease, "the worker ends")
         if self.unsent:
             self.tell(
                 f"{len(self.unsent)} results are kept in {self.spool.path} for the next start"
