@@ -5,9 +5,10 @@
 The server is `hvdgrade serve` as a process of its own, on SQLite or on a PostgreSQL server in FOLDER. The
 gradings are simulated: a worker sleeps, and sends the result of a real grading from tests/fixtures. Watchers
 have the page of the assignment open, and fetch it again when the server says that something has changed. A
-killed worker forgets its grading; the server is killed by kill -9 and started again. At the end each
-submission that no newer one replaced must have exactly one result. It is not a test, and pytest does not run
-it.
+killed worker forgets its grading; the server is killed by kill -9 and started again, and PostgreSQL is
+stopped at once, as by a power failure. At the end each submission that no newer one replaced must have
+exactly one result, and none may have been graded while another waited that comes before it in the order of
+the queue. It is not a test, and pytest does not run it.
 """
 
 import argparse
@@ -22,11 +23,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import httpx
 from sqlalchemy import func, select
+from sqlalchemy.exc import OperationalError
 
 from hvdgrade import profiles
 from hvdgrade.service import access, database
@@ -41,8 +43,14 @@ SLUG, BEAT_S, AGAIN_S = "cifar", 15.0, 0.5
 class Deadline:
     """The class, its server, and what was measured."""
 
-    def __init__(self, url: str, folder: Path, args: argparse.Namespace) -> None:
-        self.database, self.folder, self.args = url, folder, args
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        args: argparse.Namespace,
+        postgres: postgres_server.Server | None,
+    ) -> None:
+        self.database, self.folder, self.args, self.postgres = url, folder, args, postgres
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
         self.rules = profiles.load("cpu").rules_sha256
@@ -160,6 +168,12 @@ class Deadline:
             self.server.wait()
             self.start()
 
+    async def stop_postgres(self) -> None:
+        for _ in range(self.args.database_stops):
+            await asyncio.sleep(self.args.seconds / (self.args.database_stops + 1))
+            self.postgres.stop()
+            await asyncio.to_thread(self.postgres.start)
+
     async def run(self) -> None:
         """Everything at once, until all that was handed in is graded."""
         args = self.args
@@ -182,6 +196,8 @@ class Deadline:
                 asyncio.create_task(self.watch(await client(), i)) for i in range(args.watchers)
             ]
             others = [*watchers, asyncio.create_task(self.kill_servers())]
+            if self.postgres:
+                others.append(asyncio.create_task(self.stop_postgres()))
             writing = asyncio.gather(*writers)
             for _ in range(args.worker_kills):
                 await asyncio.sleep(args.seconds / (args.worker_kills + 1))
@@ -196,9 +212,12 @@ class Deadline:
             await asyncio.gather(*others, *workers.values(), return_exceptions=True)
 
     def open_gradings(self) -> int:
-        with database.reading(self.engine) as session:
-            waiting = Grading.state.in_(("queued", "leased"))
-            return session.scalar(select(func.count()).select_from(Grading).where(waiting))
+        waiting = select(func.count()).select_from(Grading)
+        waiting = waiting.where(Grading.state.in_(("queued", "leased")))
+        while True:
+            with contextlib.suppress(OperationalError), database.reading(self.engine) as session:
+                return session.scalar(waiting)
+            time.sleep(AGAIN_S)  # the database restarts
 
     def report(self) -> list[str]:
         """Return the lines of the result."""
@@ -211,6 +230,11 @@ class Deadline:
             ).all()
             every = session.scalar(select(func.count()).select_from(Submission))
             tries = session.scalar(select(func.sum(Grading.tries)).where(Grading.state == "done"))
+            graded = session.execute(
+                select(Grading, Submission)
+                .join(Submission, Grading.submission_id == Submission.id)
+                .where(Grading.state == "done")
+            ).all()
         lost = sum(done[id] == 0 for id in stored) + self.handed_in - every
         twice = sum(count > 1 for count in done.values()) + sum(
             n > 1 for n in self.accepted.values()
@@ -220,8 +244,41 @@ class Deadline:
             f"results {done.total()}, lost {lost}, twice {twice}, claimed again {tries - done.total()}",
             f"submit: {described(self.submits)}",
             f"page: {described(self.pages)}",
+            f"wait for a person's first result: {described(first_waits(graded))}",
+            f"graded before another that came first: {out_of_order(graded)}",
             f"answers of a server that restarts: {dict(self.counts)}",
         ]
+
+
+def first_waits(graded: list) -> list[float]:
+    """Return for each person the seconds from the first submission with a result to that result."""
+    waits = {}
+    for grading, submission in sorted(graded, key=lambda pair: pair[0].finished):
+        waits.setdefault(
+            submission.person_id, (grading.finished - submission.received).total_seconds()
+        )
+    return [*waits.values()]
+
+
+def out_of_order(graded: list) -> int:
+    """Return how many gradings began while another waited that comes before them.
+
+    Nobody waits while another grading of the same person runs. Gradings that lost their worker are left out,
+    because the table keeps only their last start.
+    """
+    runs = defaultdict(list)
+    for grading, submission in graded:
+        runs[submission.person_id].append((grading.started, grading.finished))
+    once = [pair for pair in graded if pair[0].tries == 1]
+    return sum(
+        any(
+            (other.rank, other.id) < (grading.rank, grading.id)
+            and other.queued < grading.started < other.started
+            and not any(a <= grading.started <= b for a, b in runs[owner.person_id])
+            for other, owner in once
+        )
+        for grading, _ in once
+    )
 
 
 def described(seconds: list[float]) -> str:
@@ -241,16 +298,17 @@ def main() -> None:
     parser.add_argument("--watchers", type=int, default=100)
     parser.add_argument("--worker-kills", type=int, default=20)
     parser.add_argument("--server-kills", type=int, default=10)
+    parser.add_argument("--database-stops", type=int, default=2, help="of PostgreSQL")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        url = f"sqlite:///{args.folder.resolve()}/service.db"
+        url, server = f"sqlite:///{args.folder.resolve()}/service.db", None
         if args.database == "postgresql":
-            server = stack.enter_context(
-                postgres_server.running(args.folder.resolve() / "postgres")
-            )
+            place = args.folder.resolve() / "postgres"
+            place.mkdir()
+            server = stack.enter_context(postgres_server.running(place))
             url = server.database("service")
-        deadline = Deadline(url, args.folder, args)
+        deadline = Deadline(url, args.folder, args, server)
         deadline.prepare()
         deadline.start()
         stack.callback(lambda: (deadline.server.kill(), deadline.server.wait()))

@@ -11,6 +11,7 @@ from hvdlab.exercises import NotRun, NotYet, exercise, right
 from hvdlab.exercises.harness.found_mistake import told
 from hvdlab.exercises.harness.script_edits import ScriptEdits
 from hvdlab.launch import LaunchError
+from hvdlab.mistakes import Finding
 
 SCRIPTS = ("torch_loop", "keras_fit", "gradient_tape", "trainer", "checkpoints")  # cases 1 to 5
 RUN_IN_QUICK = {1}
@@ -189,6 +190,7 @@ def reports_of(name: str, script: Path, runs: list[tuple[str, ...]]) -> list[lis
     Raises:
         NotYet: `hvdlab check` finds a mistake, or the script fails.
     """
+    found: list[Finding] = []
     try:
         print(f"{script.name} runs on two ranks: first a few steps, then to its end.", flush=True)
         with TemporaryDirectory() as folder, chdir(folder):  # without the files of an earlier run
@@ -197,7 +199,8 @@ def reports_of(name: str, script: Path, runs: list[tuple[str, ...]]) -> list[lis
         with TemporaryDirectory() as folder, chdir(folder):
             reports = [rank_report.report_of(script, *given) for given in runs]
     except (LaunchError, CheckError) as error:
-        raise NotYet(f"{name}: {error}") from None
+        # A mistake that the few steps have shown may be why, such as two ranks that write one file.
+        raise NotYet(f"{name}, {told(found[0])}" if found else f"{name}: {error}") from None
     rank_report.show(reports[-1], 2)
     if found:
         raise NotYet(f"{name}, {told(found[0])}")

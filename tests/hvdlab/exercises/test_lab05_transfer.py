@@ -79,6 +79,15 @@ def test_the_serial_script_is_refused(case, name):
 
 
 @pytest.mark.thorough
+def test_a_mistake_is_named_also_where_the_script_fails_after_its_few_steps(tmp_path):
+    script = tmp_path / "torch_loop.py"
+    failing = "\nraise OSError('two ranks have written one file')\n"
+    script.write_text(SERIAL["torch_loop"].read_text(encoding="utf-8") + failing, encoding="utf-8")
+    with pytest.raises(NotYet, match=r"Horovod is never initialised"):
+        check_transfer(1, script)
+
+
+@pytest.mark.thorough
 def test_gradients_that_are_averaged_by_hand_are_accepted(tmp_path):
     check_transfer(1, converted(tmp_path, "torch_loop", BY_HAND))
 
