@@ -176,21 +176,22 @@ fi
 [ "$theirs" ] || "$python" -m pip install --quiet --no-deps --force-reinstall "$wheels"/horovod-"$VERSION"-*.whl
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TF_CPP_MIN_LOG_LEVEL=3
 proof=$(mktemp)
-# Two ranks on CPUs. GPUs are hidden, because TensorFlow would put the tensors of both ranks on the first GPU.
-interruptible timeout 300 env CUDA_VISIBLE_DEVICES=-1 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
+# Two ranks on CPUs. GPUs are hidden, because TensorFlow would put the tensors of both ranks on the first GPU. Each framework has
+# processes of its own: the two copies of Horovod in one process may free their communicators at the same time when it ends.
+for framework in $frameworks; do
+    interruptible timeout 300 env CUDA_VISIBLE_DEVICES=-1 mpirun --oversubscribe --bind-to none -np 2 "$python" -c '
 import importlib, sys
-_, theirs, *frameworks = sys.argv
-for name in frameworks:
-    framework, hvd = importlib.import_module(name), importlib.import_module("horovod." + name)
-    hvd.init()
-    mine = hvd.rank() + 1
-    assert hvd.mpi_built() and (theirs or hvd.gloo_built()), "MPI or Gloo is missing from this build"
-    assert float(hvd.allreduce(framework.ones(1) * mine, op=hvd.Sum)[0]) == 3.0, name + ": wrong sum"
+_, theirs, name = sys.argv
+framework, hvd = importlib.import_module(name), importlib.import_module("horovod." + name)
+hvd.init()
+assert hvd.mpi_built() and (theirs or hvd.gloo_built()), "MPI or Gloo is missing from this build"
+assert float(hvd.allreduce(framework.ones(1) * (hvd.rank() + 1), op=hvd.Sum)[0]) == 3.0, "wrong sum"
 if hvd.rank() == 0:
     print("MPI" + ", Gloo" * hvd.gloo_built() + (", nccl" if hvd.nccl_built() else ", no-nccl"))
-' "$theirs" $frameworks > "$proof" 2>&1 ||
-    stop "Horovod is built but two ranks cannot all-reduce. mpirun said:
+' "$theirs" $framework > "$proof" 2>&1 ||
+        stop "Horovod for $framework is built but two ranks cannot all-reduce. mpirun said:
 $(cat "$proof")"
+done
 echo "Horovod works: ${frameworks/ / and } all-reduce on two ranks ($(tail -n 1 "$proof"))"
 
 # --- a second check, if there are GPUs ----------------------------------------------------------------
