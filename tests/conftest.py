@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import faulthandler
 import os
 import shutil
 import signal
@@ -27,6 +28,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stacks_of_a_crash(tmp_path_factory):
+    """Write the stacks of this process into a file if it crashes."""
+    with open(tmp_path_factory.getbasetemp() / "stacks", "w", encoding="utf-8") as file:
+        faulthandler.enable(file)
+        yield
+        faulthandler.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report):
+    """Add to the report of a pytest worker that crashed its exit code and its stacks."""
+    gateway = report.node.gateway
+    place = report.node.config._tmp_path_factory.getbasetemp() / f"popen-{gateway.id}" / "stacks"
+    report.longrepr += f", exit code {gateway._io.popen.wait(60)}\n"
+    report.longrepr += place.read_text(encoding="utf-8") if place.exists() else ""
 
 
 @pytest.fixture(autouse=True)

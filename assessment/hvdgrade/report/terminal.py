@@ -1,5 +1,7 @@
 """The result of a grading: one JSON document, and the same for a reader in a terminal."""
 
+import re
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -17,6 +19,7 @@ FACES = {
     "error": "[red]??[/]",
 }
 OUTPUT_LINES = 12
+OF_A_RANK = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # how mpirun begins a line of a rank
 
 
 def show(document: ResultDocument, console: Console) -> None:
@@ -116,7 +119,9 @@ def show_hints_and_output(document: ResultDocument, console: Console) -> None:
             line = f"line {hint['line']}: " if hint["line"] else ""
             console.print(f"  {line}{escape(hint['text'])}", highlight=False)
     if document["output"].strip():
-        lines = document["output"].strip().splitlines()[-OUTPUT_LINES:]
+        lines = document["output"].strip().splitlines()
+        # When a rank fails, the last ten lines are a notice of mpirun, which says nothing about the script.
+        lines = [line for line in lines if OF_A_RANK.match(line)] or lines
         console.print("[dim]The end of its output:[/]")
-        for line in lines:
+        for line in lines[-OUTPUT_LINES:]:
             console.print(f"  [dim]{escape(line[:300])}[/]", highlight=False)

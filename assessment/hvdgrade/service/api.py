@@ -85,6 +85,7 @@ def hand_in(
     session.flush()
     if receipt.created:
         server.note(session, assignment.id)
+        server.note(session, assignment.id, person.id)
         server.note(session, assignment.pool)
     return receipt
 

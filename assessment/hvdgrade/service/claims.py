@@ -61,7 +61,7 @@ def _claim(session: Session, caller: Caller, asked: dict[str, Any]) -> tuple[dic
     if lease is None:
         return None, worker.refused
     grading = session.get_one(Grading, lease.grading)
-    server.note(session, grading.submission.assignment_id)
+    _told(session, grading.id)
     return {
         "grading": lease.grading,
         "token": lease.token,
@@ -144,8 +144,9 @@ def _told(session: Session, id: int, only_its_author: bool = False) -> bool:
     """Note that a grading has changed. A beat changes nobody else's place in the queue."""
     grading = session.get_one(Grading, id)
     submission = grading.submission
-    person = submission.person_id if only_its_author else None
-    server.note(session, submission.assignment_id, person)
+    server.note(session, submission.assignment_id, submission.person_id)
+    if not only_its_author:
+        server.note(session, submission.assignment_id)
     if grading.state == QUEUED:
         server.note(session, grading.pool)
     return True

@@ -1,6 +1,7 @@
 """What keeps open pages current: a stream that says only "changed". A page then fetches itself again."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +16,11 @@ from hvdgrade.service import access, server
 from hvdgrade.service.access import Caller
 from hvdgrade.service.rendering import page
 from hvdgrade.service.server import Reader, Server
+
+QUEUE_SECONDS = (
+    10.0,
+    20.0,
+)  # between two messages about changes of the queue: the least and the most
 
 
 class Events(StreamingResponse):
@@ -49,17 +55,23 @@ def _watched(session: Session, caller: Caller) -> dict[int | str, int | None]:
 
 
 async def changes(service: Server, reader: Reader) -> AsyncIterator[bytes]:
-    """Yield a message of server-sent events after each change, at most one a second."""
+    """Yield a message of server-sent events after each change, at most one per second.
+
+    What changes for everybody comes later, and at another time for each reader: otherwise a class that
+    watches its places in the queue would fetch a page per person and second.
+    """
     service.readers.add(reader)
     try:
         yield b"retry: 3000\n\n"
         while not service.closing:
             try:
-                await asyncio.wait_for(reader.changed.wait(), 20)
+                await asyncio.wait_for(reader.changed.wait(), random.uniform(*QUEUE_SECONDS))
             except TimeoutError:
-                yield b": still here\n\n"
-                continue
+                if not reader.moved:
+                    yield b": still here\n\n"
+                    continue
             reader.changed.clear()
+            reader.moved = False
             yield b"data: changed\n\n"
             await asyncio.sleep(1)
     finally:

@@ -78,8 +78,7 @@ class Server:
     def tell(self, news: set[News]) -> None:
         """Wake those who wait for one of these changes."""
         for reader in self.readers:
-            if any(map(reader.wants, news)):
-                reader.changed.set()
+            reader.hear(news)
 
     async def work(
         self, function: Callable[Concatenate[Session, P], T], *args: P.args, **words: P.kwargs
@@ -108,17 +107,24 @@ class Server:
 
 @dataclass(eq=False)
 class Reader:
-    """Somebody who waits for changes of these subjects: those of one person, or of everybody (None)."""
+    """Somebody who waits for changes of these subjects: those of one person, or of everybody (None).
+
+    Attributes:
+        changed: set by a change that concerns the reader.
+        moved: whether something changed for everybody, such as the places in the queue.
+    """
 
     watches: Mapping[int | str, int | None]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    moved: bool = False
 
-    def wants(self, news: News) -> bool:
-        """Return whether a change concerns this reader."""
-        subject, person = news
-        return subject in self.watches and (
-            person is None or self.watches[subject] in (None, person)
-        )
+    def hear(self, news: set[News]) -> None:
+        """Note what of these changes concerns this reader."""
+        for subject, person in news:
+            if subject in self.watches and self.watches[subject] in (None, person):
+                self.changed.set()
+            elif subject in self.watches and person is None:
+                self.moved = True
 
 
 def of(request: Request) -> Server:

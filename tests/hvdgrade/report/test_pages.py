@@ -280,6 +280,27 @@ def test_says_what_other_programs_took(calibration, run, said, budget):
         assert (less in text) == (budget is not None)
 
 
+def test_the_end_of_the_output_is_what_the_ranks_printed():
+    document = result("fail")
+    assert "Fatal Python error" in document["output"].splitlines()[-1]
+    document["output"] += """
+--------------------------------------------------------------------------
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-node-7538@1,0]
+   Exit code:    1
+--------------------------------------------------------------------------
+"""
+    console = Console(file=io.StringIO(), width=400)
+    terminal.show(document, console)
+    assert "Fatal Python error" in console.file.getvalue()
+    assert "prterun detected" not in console.file.getvalue()
+    document["output"] = "mpirun could not start"
+    terminal.show(document, console)
+    assert "mpirun could not start" in console.file.getvalue()
+
+
 @pytest.mark.parametrize("cause", STOP_CAUSES)
 def test_every_end_of_a_run_has_its_own_sentence(cause):
     document = result("pass")
