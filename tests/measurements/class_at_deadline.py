@@ -235,6 +235,7 @@ class Deadline:
                 .join(Submission, Grading.submission_id == Submission.id)
                 .where(Grading.state == "done")
             ).all()
+            waits, late = first_waits(graded), out_of_order(graded)
         lost = sum(done[id] == 0 for id in stored) + self.handed_in - every
         twice = sum(count > 1 for count in done.values()) + sum(
             n > 1 for n in self.accepted.values()
@@ -244,8 +245,8 @@ class Deadline:
             f"results {done.total()}, lost {lost}, twice {twice}, claimed again {tries - done.total()}",
             f"submit: {described(self.submits)}",
             f"page: {described(self.pages)}",
-            f"wait for a person's first result: {described(first_waits(graded))}",
-            f"graded before another that came first: {out_of_order(graded)}",
+            f"wait for a person's first result: {described(waits)}",
+            f"graded before another that came first: {late}",
             f"answers of a server that restarts: {dict(self.counts)}",
         ]
 
@@ -263,21 +264,22 @@ def first_waits(graded: list) -> list[float]:
 def out_of_order(graded: list) -> int:
     """Return how many gradings began while another waited that comes before them.
 
-    Nobody waits while another grading of the same person runs. Gradings that lost their worker are left out,
-    because the table keeps only their last start.
+    Nobody waits while another grading of the same person runs. People one of whose gradings lost its worker
+    are left out, because the table keeps only the last start of a grading.
     """
+    lost = {submission.person_id for grading, submission in graded if grading.tries > 1}
+    kept = [pair for pair in graded if pair[1].person_id not in lost]
     runs = defaultdict(list)
-    for grading, submission in graded:
+    for grading, submission in kept:
         runs[submission.person_id].append((grading.started, grading.finished))
-    once = [pair for pair in graded if pair[0].tries == 1]
     return sum(
         any(
             (other.rank, other.id) < (grading.rank, grading.id)
             and other.queued < grading.started < other.started
             and not any(a <= grading.started <= b for a, b in runs[owner.person_id])
-            for other, owner in once
+            for other, owner in kept
         )
-        for grading, _ in once
+        for grading, _ in kept
     )
 
 
