@@ -77,5 +77,6 @@ def _config(folder):
     for own in ("/spool", "/slurmd.pid", "/slurmd.log"):
         stem, dot, suffix = own.partition(".")
         text = text.replace(f"{folder}{own}\n", f"{folder}{stem}-%n{dot}{suffix}\n")
+    text += "SlurmdTimeout=10\n"  # seconds after which a node that does not answer is down
     nodes = [NODE.format(name=name, address=address) for name, address in ADDRESSES.items()]
     return "".join([text, *nodes, PARTITION])
