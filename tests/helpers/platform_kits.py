@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -14,23 +15,26 @@ from hvdgrade import cli
 GRADER = Path(sys.executable).parent / "hvdgrade"
 
 
-def make(name: str, out: Path, server: str = "", *options: str) -> Path:
+def make(name: str, out: Path, server: str = "", *options: str, token: str = TOKEN) -> Path:
     """Write the kit of a platform to `out`; with a server, the kit uses it."""
+    usual = []
     if server:
-        options += ("--server", server, "--assignment", "cifar")
+        usual += ["--server", server, "--assignment", "cifar"]
         if name in ("gradescope", "prairielearn"):
-            token = out.with_name("token.txt")
-            token.write_text(f"{TOKEN}\n")
-            options += ("--token-file", str(token))
+            file = out.with_name("token.txt")
+            file.write_text(f"{token}\n")
+            usual += ["--token-file", str(file)]
     elif name in ("classroom50", "gitlab"):
-        options += ("--image", "account/hvdgrade")
-    assert cli.main(["platform", name, "--out", str(out), *options]) == 0
+        usual += ["--image", "account/hvdgrade"]
+    assert cli.main(["platform", name, "--out", str(out), *usual, *options]) == 0
     return out
 
 
-def gradescope(place: Path, script: str, server: str = "", *options: str) -> Path:
+def gradescope(
+    place: Path, script: str, server: str = "", *options: str, token: str = TOKEN
+) -> Path:
     """Lay out a folder like /autograder, with a submission of Ada and Bob; return it."""
-    kit = make("gradescope", place.with_name(f"{place.name}-kit"), server, *options)
+    kit = make("gradescope", place.with_name(f"{place.name}-kit"), server, *options, token=token)
     source = place / "source"
     for folder in (source, place / "submission", place / "results"):
         folder.mkdir(parents=True)
@@ -42,6 +46,19 @@ def gradescope(place: Path, script: str, server: str = "", *options: str) -> Pat
     (place / "run_autograder").write_bytes((source / "run_autograder").read_bytes())
     (place / "submission" / "assessment.py").write_text(script)
     tell(place, [])
+    return place
+
+
+def prairielearn(place: Path, script: str, server: str, *options: str, token: str = TOKEN) -> Path:
+    """Lay out a folder like /grade, with a submission; return it."""
+    made = make("prairielearn", place.with_name(f"{place.name}-kit"), server, *options, token=token)
+    for folder in ("data", "student"):
+        (place / folder).mkdir(parents=True)
+    (made / "tests").rename(place / "tests")
+    data = {"params": {}}
+    runpy.run_path(str(made / "server.py"))["generate"](data)
+    (place / "data" / "data.json").write_text(json.dumps(data))
+    (place / "student" / "assessment.py").write_text(script)
     return place
 
 
@@ -62,11 +79,11 @@ def change(settings: Path, **changes: object) -> None:
 
 
 def run(
-    program: Path, *arguments: object, cwd: Path, **variables: str
+    program: Path, *arguments: object, cwd: Path, seconds: float = 300, **variables: str
 ) -> subprocess.CompletedProcess:
-    """Run a program of a kit."""
+    """Run a program of a kit for at most so many seconds."""
     environment = {key: value for key, value in os.environ.items() if "HVDGRADE" not in key}
     return subprocess.run(
         [sys.executable, program, *map(str, arguments)],
-        cwd=cwd, env=environment | variables, capture_output=True, text=True, timeout=300,
+        cwd=cwd, env=environment | variables, capture_output=True, text=True, timeout=seconds,
     )  # fmt: skip

@@ -30,6 +30,7 @@ class Grading:
     results: list[dict] = field(default_factory=list)
     documents: list[dict] = field(default_factory=list)
     returned: int = 0
+    worker_ended: int = 0  # of those times, because the worker was told to end
 
 
 class PoolServer:
@@ -116,6 +117,7 @@ class PoolServer:
             if what == "back":
                 grading.state, grading.token = "queued", ""
                 grading.returned += 1
+                grading.worker_ended += body["worker_ends"]
                 return 200, {}
             grading.state = "done"
             grading.results.append(body)

@@ -72,10 +72,13 @@ def running(network: Network, folder: Path) -> Iterator[dict[str, str]]:
 
 def _config(folder):
     """Return the configuration file of one node, which names both nodes."""
-    text = CONFIG.format(folder=folder, host="host1", controller=6817, daemon=6818, cores=2)
+    text = CONFIG.format(
+        folder=folder, host="host1", controller=6817, daemon=6818, first_job=1, cores=2
+    )
     text = text[: text.index("NodeName=")].replace("127.0.0.1", ADDRESSES["host1"])
     for own in ("/spool", "/slurmd.pid", "/slurmd.log"):
         stem, dot, suffix = own.partition(".")
         text = text.replace(f"{folder}{own}\n", f"{folder}{stem}-%n{dot}{suffix}\n")
+    text += "SlurmdTimeout=20\n"  # seconds after which a node that does not answer is down
     nodes = [NODE.format(name=name, address=address) for name, address in ADDRESSES.items()]
     return "".join([text, *nodes, PARTITION])

@@ -107,6 +107,10 @@ class Network:
         """Disconnect a host from the switch. The other host stays connected and gets no message."""
         _ip(self.switch, "link", "set", "dev", name, "down")
 
+    def connect(self, name: str) -> None:
+        """Connect a host again that was cut off."""
+        _ip(self.switch, "link", "set", "dev", name, "up")
+
 
 def why_not() -> str:
     """Return why this machine cannot simulate two hosts; empty if it can."""

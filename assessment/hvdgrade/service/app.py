@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -194,10 +196,11 @@ async def _lifespan(made: Starlette) -> AsyncIterator[None]:
 
 async def _look_after(service: Server) -> None:
     """Take back leases that ran out, and notice what commands and other servers have changed."""
-    before = None
+    before, heard = None, -math.inf
     while True:
         try:
-            await service.work(_expire)
+            await service.work(_expire, heard)
+            heard = time.monotonic()
             newest = await service.read(_newest)
             if before is not None and newest != before:
                 everything = {key for reader in service.readers for key in reader.watches}
@@ -208,7 +211,10 @@ async def _look_after(service: Server) -> None:
         await asyncio.sleep(EXPIRE_S)
 
 
-def _expire(session: Session) -> None:
+def _expire(session: Session, heard: float) -> None:
+    # Beats were lost before this server started, or while it could not reach the database.
+    if time.monotonic() - heard > queue.LEASE_SECONDS / 2:
+        queue.extend_all(session, server.now())
     if taken := queue.expire(session, server.now()):
         log.warning("%d leases ran out", taken)
 

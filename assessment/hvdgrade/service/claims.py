@@ -133,11 +133,12 @@ async def give_back(request: Request) -> Response:
     """POST /api/gradings/{id}/back: put a grading that the worker does not finish back into the queue."""
     await _worker(request)
     asked = await _json(request, CLAIM_BYTES)
-    return await _holds(request, _give_back, request.path_params["id"], _token(asked))
+    ends = asked.get("worker_ends") is True
+    return await _holds(request, _give_back, request.path_params["id"], _token(asked), ends)
 
 
-def _give_back(session: Session, id: int, token: str) -> bool:
-    return queue.give_back(session, id, token, server.now()) and _told(session, id)
+def _give_back(session: Session, id: int, token: str, ends: bool) -> bool:
+    return queue.give_back(session, id, token, server.now(), ends) and _told(session, id)
 
 
 def _told(session: Session, id: int, only_its_author: bool = False) -> bool:

@@ -218,7 +218,7 @@ class Grading(Base):
         rank: the place in the order of the queue, before `id`: gradings that this person has started for this
             assignment (at most 9), or 10 for a regrade.
         state: one of `STATES`.
-        tries: number of times that a worker has taken it.
+        tries: number of times that a worker has taken it, without those that were told to end.
         token_sha256: hash of the lease's token. Only its holder may give a result.
         progress: the last lines of the grader, at most 4 kB.
         document: the result (see result_document.py); None until it is done.

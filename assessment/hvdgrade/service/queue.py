@@ -1,7 +1,8 @@
 """The queue of a pool: workers take gradings of its table, and give back results.
 
 A lease is lost after `LEASE_SECONDS` without a beat, and its token is then worth nothing: the worker that had
-it must end its run. A grading that lost its worker `MOST_TRIES` times is a fault.
+it must end its run. A grading that lost its worker `MOST_TRIES` times is a fault. It does not count if the
+worker was told to end, because an update of all workers is no fault of a grading.
 """
 
 import datetime
@@ -11,7 +12,7 @@ import secrets
 import statistics
 from dataclasses import dataclass
 
-from sqlalchemy import and_, exists, func, or_, select, tuple_
+from sqlalchemy import and_, exists, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
 from hvdgrade.batch.worker import is_machine_fault
@@ -154,12 +155,19 @@ def finish(
     return True
 
 
-def give_back(session: Session, grading: int, token: str, now: datetime.datetime) -> bool:
-    """End a lease without a result; return False if it is lost already."""
+def give_back(
+    session: Session, grading: int, token: str, now: datetime.datetime, worker_ends: bool = False
+) -> bool:
+    """End a lease without a result; return False if it is lost already.
+
+    Args:
+        worker_ends: whether the only reason is that the worker was told to end. Then it counts as no try.
+    """
     row = _held(session, grading, token)
     if row is None or row.state != LEASED:
         return False
-    _again(row, "its worker gave it back", now)
+    row.tries -= worker_ends
+    _again(row, "its worker ended" if worker_ends else "its worker gave it back", now)
     row.token_sha256 = ""
     _see(session, row, now)
     return True
@@ -174,6 +182,12 @@ def expire(session: Session, now: datetime.datetime) -> int:
         row.token_sha256 = ""
     session.flush()
     return len(lost)
+
+
+def extend_all(session: Session, now: datetime.datetime) -> None:
+    """Extend all leases after a time in which no worker could be heard, so that each can beat again."""
+    leased = update(Grading).where(Grading.state == LEASED)
+    session.execute(leased.values(lease_until=now + datetime.timedelta(seconds=LEASE_SECONDS)))
 
 
 def cancel(session: Session, grading: int, now: datetime.datetime) -> bool:

@@ -66,7 +66,7 @@ class Server:
             Away, TokenRefused: see there.
         """
         try:
-            answer = self.post("/api/claim", facts, CLAIM_SECONDS + ANSWER_SECONDS)
+            answer = self.post("/api/claim", facts, CLAIM_SECONDS)
             return answer.json() if answer.status_code == httpx.codes.OK else None
         except LeaseLost:
             raise
@@ -81,18 +81,26 @@ class Server:
         """Send a result. Raises LeaseLost, Refused, Away or TokenRefused."""
         self.about(lease, "result", document=document, log=log)
 
-    def give_back(self, lease: Lease) -> None:
-        """Let another worker have a grading. Raises LeaseLost, Refused, Away or TokenRefused."""
-        self.about(lease, "back")
+    def give_back(self, lease: Lease, worker_ends: bool) -> None:
+        """Let another worker have a grading. Raises LeaseLost, Refused, Away or TokenRefused.
+
+        Args:
+            worker_ends: whether the only reason is that this worker ends. Then it costs the grading no try.
+        """
+        self.about(lease, "back", worker_ends=worker_ends)
 
     def about(self, lease: Lease, what: str, **more: Any) -> None:
         self.post(f"/api/gradings/{lease.grading}/{what}", {"token": lease.token, **more})
 
-    def post(self, path: str, body: dict, seconds: float = ANSWER_SECONDS) -> httpx.Response:
-        """Send a JSON object, and return an answer that is no refusal. Raises as the methods above."""
+    def post(self, path: str, body: dict, waits: float = 0.0) -> httpx.Response:
+        """Send a JSON object, and return an answer that is no refusal. Raises as the methods above.
+
+        Args:
+            waits: seconds for which the server may wait before it answers.
+        """
         try:
             # In ASCII, because a text that a submission wrote may hold half a character.
-            timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+            timeout = httpx.Timeout(waits + ANSWER_SECONDS, connect=CONNECT_SECONDS)
             answer = self.http.post(path, content=json.dumps(body), timeout=timeout)
         except httpx.HTTPError as error:
             raise Away(printable(str(error)) or type(error).__name__) from None

@@ -163,7 +163,7 @@ class Worker:
         except (HvdgradeError, OSError) as error:
             self.next_claim = time.monotonic() + CANNOT_SECONDS
             if lease:
-                self.give_back(lease, str(error))
+                self.give_back(lease, str(error), worker_ends=self.stopped)
             else:
                 self.tell(str(error))
             return
@@ -232,10 +232,10 @@ class Worker:
         else:
             self.give_back(lease, f"the server refuses it: {error}")
 
-    def give_back(self, lease: Lease, why: str) -> None:
+    def give_back(self, lease: Lease, why: str, worker_ends: bool = False) -> None:
         """Let another worker grade it. If the server does not hear it, the lease runs out."""
         with contextlib.suppress(Away, Refused, TokenRefused):
-            self.server.give_back(lease)
+            self.server.give_back(lease, worker_ends)
         self.spool.forget(lease)
         self.tell(f"grading {lease.grading}: given back, because {why}")
 
@@ -264,7 +264,7 @@ class Worker:
         if running:
             self.tell("ending what runs")
         self.runs.end_all()
-        self.stopped = True
+        told_to_end, self.stopped = self.stopped, True
         with contextlib.suppress(TokenRefused):
             self.deliver()
             if self.claim:
@@ -272,7 +272,7 @@ class Worker:
                 self.claim.join()
                 self.take()
         for lease in running:
-            self.give_back(lease, "the worker ends")
+            self.give_back(lease, "the worker ends", told_to_end)
         if self.unsent:
             self.tell(
                 f"{len(self.unsent)} results are kept in {self.spool.path} for the next start"

@@ -1,7 +1,6 @@
 """The programs of the kits, as a platform starts them: with a server of the contract, and with the grader."""
 
 import json
-import runpy
 import time
 from pathlib import Path
 
@@ -149,17 +148,7 @@ def test_a_grading_is_ended_with_all_its_processes_before_the_platform_ends_it(
 @pytest.fixture
 def question(tmp_path) -> Path:
     """Return a folder like /grade, with a submission; `server` is set in each test."""
-    place = tmp_path / "grade"
-    made = platform_kits.make("prairielearn", tmp_path / "kit", "http://127.0.0.1:1")
-    (made / "tests").rename(tmp_path / "tests")
-    for folder in ("data", "student"):
-        (place / folder).mkdir(parents=True)
-    (tmp_path / "tests").rename(place / "tests")
-    data = {"params": {}}
-    runpy.run_path(str(made / "server.py"))["generate"](data)
-    (place / "data" / "data.json").write_text(json.dumps(data))
-    (place / "student" / "assessment.py").write_text(SCRIPT)
-    return place
+    return platform_kits.prairielearn(tmp_path / "grade", SCRIPT, "http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("name", CODES)

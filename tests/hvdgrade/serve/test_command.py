@@ -11,35 +11,12 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from serve_process import lines, started
 
 from hvdgrade.service import database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-COMMAND = [sys.executable, "-m", "hvdgrade.cli", "serve", "--listen", "127.0.0.1:0"]
 OURS = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "document"}
-
-
-@contextlib.contextmanager
-def started(folder: Path, *arguments: str):
-    """Yield the process, and the lines that it has printed until it serves."""
-    with open(folder / "errors", "wb") as errors:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(60)
-        process.stdout.close()
-
-
-def lines(process: subprocess.Popen, count: int) -> list[str]:
-    return [process.stdout.readline().rstrip("\n") for _ in range(count)]
 
 
 @contextlib.contextmanager
@@ -102,7 +79,7 @@ def test_the_worker_next_to_it_ends_with_it(tmp_path, end):
 
 
 def refused(*arguments: str, folder: Path) -> str:
-    command = [COMMAND[0], "-m", "hvdgrade.cli", "serve", *arguments]
+    command = [sys.executable, "-m", "hvdgrade.cli", "serve", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     return done.stderr
@@ -136,7 +113,8 @@ def test_each_reason_not_to_start_is_one_sentence(tmp_path):
 def test_a_database_of_a_newer_version_is_refused_and_an_old_one_upgraded(tmp_path):
     url = f"sqlite:///{tmp_path}/service.db"
     free = ("--check", "--listen", "127.0.0.1:0", "--database", url)
-    done = subprocess.run([*COMMAND, *free], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "hvdgrade.cli", "serve", *free]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, "the database is ready" in done.stdout) == (0, True)
     engine = database.connect(url)
     database.must_be_current(engine)

@@ -111,6 +111,17 @@ def test_the_third_try_without_a_result_is_a_fault(course, clock, fault):
     assert (again.reason, again.state) == ("fault", "queued")
 
 
+def test_workers_that_were_told_to_end_use_up_no_try(course, clock):
+    course.submit(0)
+    for ends in (True, False, True, True, False, True):
+        lease = claim(course, clock)
+        assert queue.give_back(course.session, lease.grading, lease.token, clock.wait(1), ends)
+        assert not queue.give_back(course.session, lease.grading, lease.token, clock.now, ends)
+    row = course.gradings()[0]
+    assert (row.state, row.tries, row.error) == ("queued", 2, "its worker ended")
+    assert course.finish(claim(course, clock))
+
+
 def test_a_script_that_is_not_gradable_has_a_result_without_points(course, clock):
     course.submit(0)
     about = {

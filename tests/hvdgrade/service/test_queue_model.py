@@ -159,14 +159,15 @@ class Queue(RuleBasedStateMachine):
                 if score is None:
                     self.lose(entry)
 
-    @rule(which=st.integers(0, 9))
-    def give_back(self, which: int) -> None:
+    @rule(which=st.integers(0, 9), ends=st.booleans())
+    def give_back(self, which: int, ends: bool) -> None:
         if lease := self.lease(which):
             entry = self.entries[lease.grading]
             held = entry.state == "leased" and entry.token == lease.token
-            assert queue.give_back(self.session, lease.grading, lease.token, self.now) == held
+            back = queue.give_back(self.session, lease.grading, lease.token, self.now, ends)
+            assert back == held
             if held:
-                entry.token = ""
+                entry.token, entry.tries = "", entry.tries - ends
                 self.lose(entry)
 
     @rule(seconds=st.integers(0, 120))

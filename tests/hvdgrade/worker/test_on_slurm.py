@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from school import QUICK
@@ -9,6 +10,7 @@ from school import QUICK
 from hvdgrade.batch import slurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.slow]
+SOLUTION = Path(__file__).parents[3] / "assessment" / "solutions" / "torch" / "assessment.py"
 SOON = """
 from hvdgrade.batch import slurm
 from hvdgrade.worker import loop
@@ -46,7 +48,7 @@ def test_a_cancelled_job_is_graded_again(on_slurm):
     first.script = QUICK.encode()
     cluster.run("scancel", *jobs(cluster, "--states=RUNNING"))
     worker.wait_for(lambda: all(one.state == "done" for one in (first, *waits)))
-    assert first.returned == 1 and len(set(first.tokens)) == 2
+    assert (first.returned, first.worker_ended) == (1, 0) and len(set(first.tokens)) == 2
     assert all(len(one.results) == 1 for one in (first, *waits))
     assert {one.documents[0]["status"] for one in (first, *waits)} == {"graded"}
     assert "has left the queue without a result" in worker.said()
@@ -111,3 +113,18 @@ def test_two_cancelled_jobs_and_a_killed_worker_lose_nothing(on_slurm):
     assert all(len(grading.results) == 1 for grading in gradings)
     assert {grading.documents[0]["status"] for grading in gradings} == {"graded"}
     assert worker.end() == 0 and jobs(cluster) == [] and worker.files() == []
+
+
+@pytest.mark.thorough
+@pytest.mark.grading
+@pytest.mark.data
+@pytest.mark.timeout(1800)
+def test_the_reference_solution_passes_in_a_job(on_slurm, real_cifar10_folder):
+    worker, pool, cluster = on_slurm
+    worker.data = real_cifar10_folder
+    grading = pool.add(SOLUTION.read_text(encoding="utf-8"), profile="cpu", ranks=2)
+    start(worker, cluster, "--workers", 1, "--once")
+    assert worker.process.wait(1700) == 0
+    (document,) = grading.documents
+    assert (document["status"], document["verdict"]) == ("graded", "pass"), document["reason"]
+    assert document["score"] == 100 and sum("epoch " in text for text in grading.progress) > 2

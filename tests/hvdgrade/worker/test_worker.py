@@ -127,7 +127,8 @@ def test_kill_9_leaves_no_process_and_the_next_worker_clears_up(worker, pool):
     grading.script = QUICK.encode()
     worker.start("--once")
     assert worker.process.wait(200) == 0
-    assert grading.returned == 1 and len(grading.results) == 1  # by another lease
+    assert (grading.returned, grading.worker_ended) == (1, 0)  # the script may be why it died
+    assert len(grading.results) == 1  # by another lease
     assert len(set(grading.tokens)) == 2 and worker.files() == []
 
 
@@ -158,7 +159,8 @@ def test_sigterm_gives_back_what_runs(worker, pool):
     assert worker.process.wait(100) == 2 and f"another worker uses {second}" in worker.said()
     worker.process = before
     assert worker.end() == 0
-    assert (grading.state, grading.returned, grading.results) == ("queued", 1, [])
+    given_back = (grading.returned, grading.worker_ended)
+    assert (grading.state, given_back, grading.results) == ("queued", (1, 1), [])
     assert worker.processes() == [] and worker.files() == []
 
 
@@ -175,7 +177,8 @@ def test_drain_finishes_what_runs_and_a_second_signal_does_not(worker, pool):
     worker.process.send_signal(signal.SIGTERM)
     worker.wait_for(lambda: worker.said().count("another signal ends it") == 2)
     assert worker.end() == 0
-    assert (waits.state, waits.returned) == ("queued", 1) and worker.processes() == []
+    assert (waits.state, waits.returned, waits.worker_ended) == ("queued", 1, 1)
+    assert worker.processes() == []
 
 
 LOOKS = """\

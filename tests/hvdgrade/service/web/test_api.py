@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import service_site
 import sqlalchemy
-from service_site import RESULTS, ago
+from service_site import ON_BOTH, RESULTS, ago
 from sqlalchemy import event, select
 
 from hvdgrade.export import gradescope
@@ -23,6 +23,7 @@ def refused(answer, status: int, words: str) -> None:
     assert words in answer.json()["error"]
 
 
+@ON_BOTH
 def test_a_submission_is_new_once_and_the_same_when_the_request_is_repeated(site):
     first = site.submit(key="k", script=b"print(1)")
     assert first.status_code == 201
@@ -53,6 +54,7 @@ def test_each_refusal_is_one_sentence(site):
     refused(site.client("ada").put("/api/claim"), 405, "does not take")
 
 
+@ON_BOTH
 def test_deadline_attempts_and_cool_down(site):
     site.change(cooldown_s=1000.0)
     assert site.submit().status_code == 201
@@ -87,6 +89,7 @@ def test_a_body_is_refused_while_it_streams(site, chunked):
     assert site.scalar(select(Submission)) is None
 
 
+@ON_BOTH
 def test_a_door_hands_in_for_the_learners_of_its_platform(site):
     first = site.submit("gradescope", **{"Hvdgrade-Learner": "New@Example.edu"})
     second = site.submit("gradescope", **{"Hvdgrade-Learner": "new@example.EDU"})
@@ -106,6 +109,7 @@ def test_a_door_hands_in_for_the_learners_of_its_platform(site):
         assert session.get(Identity, ("door:prairielearn", "uuid-7")).person.name == "Grace"
 
 
+@ON_BOTH
 def test_the_status_follows_a_submission(site):
     old, new = site.submit().json()["id"], site.submit().json()["id"]
     assert site.status(old)["state"] == "replaced"
@@ -135,6 +139,7 @@ def test_exit_codes_are_those_of_hvdgrade_run(site, name, code):
     assert site.status(site.graded(name=name))["exit_code"] == code
 
 
+@ON_BOTH
 def test_a_grader_fault_is_never_a_zero(site):
     id = site.submit().json()["id"]
     for _ in range(3):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import service_site
-from service_site import RESULTS, ago
+from service_site import ON_BOTH, RESULTS, ago
 from sqlalchemy import select
 
 from hvdgrade.service import app
@@ -41,6 +41,7 @@ def test_a_claim_names_everything_that_a_run_needs(site):
     assert (empty.status_code, empty.content) == (204, b"")
 
 
+@ON_BOTH
 def test_a_claim_that_waits_gets_what_is_handed_in_meanwhile(engine):
     with (
         service_site.running(engine, claim_s=60.0) as site,
@@ -86,6 +87,7 @@ def test_a_result_is_taken_once_and_repeating_it_is_no_error(site):
     assert site.status(id)["score"] == 100
 
 
+@ON_BOTH
 def test_who_lost_the_lease_ends_its_run(site):
     site.submit()
     lost = site.claim().json()
@@ -98,6 +100,14 @@ def test_who_lost_the_lease_ends_its_run(site):
     assert answer.status_code == 409 and "end the run" in answer.json()["error"]
     assert site.about({"grading": 999, "token": "x"}, "beat").status_code == 409
     assert site.result(new).status_code == 200
+
+
+def test_a_worker_that_ends_costs_no_try_and_one_that_cannot_grade_does(site):
+    id = site.submit().json()["id"]
+    for ends in (*4 * [True], *3 * [False]):
+        assert site.gradings(id) == [("first", "queued")]
+        assert site.about(site.claim().json(), "back", worker_ends=ends).status_code == 200
+    assert site.gradings(id) == [("first", "fault")]
 
 
 def changed(**changes) -> dict:
@@ -124,6 +134,7 @@ def test_what_is_no_result_of_this_script_is_refused(site, document):
     assert site.status(id)["state"] == "leased"
 
 
+@ON_BOTH
 def test_sizes_of_a_result(site):
     site.submit()
     lease = site.claim().json()
@@ -136,6 +147,7 @@ def test_sizes_of_a_result(site):
     assert len(progress) <= 4096 and "end" in progress and "\0" not in progress
 
 
+@ON_BOTH
 def test_a_lease_that_ran_out_is_taken_back_without_any_request(engine, monkeypatch):
     monkeypatch.setattr(app, "EXPIRE_S", 0.1)
     with service_site.running(engine) as site:
@@ -144,3 +156,15 @@ def test_a_lease_that_ran_out_is_taken_back_without_any_request(engine, monkeypa
         with site.transaction() as session:
             session.scalar(select(Grading)).lease_until = ago(seconds=1)
         wait_until(lambda: site.gradings(id) == [("first", "queued")])
+
+
+def test_a_server_that_was_away_waits_for_the_workers_before_it_takes_leases_back(engine):
+    with service_site.running(engine) as site:
+        site.submit()
+        lease = site.claim().json()
+    with site.transaction() as session:
+        session.scalar(select(Grading)).lease_until = before = ago(seconds=300)
+    with service_site.running(engine) as again:
+        wait_until(lambda: again.scalar(select(Grading.lease_until)) != before)
+        again.tokens = site.tokens
+        assert again.result(lease).status_code == 200

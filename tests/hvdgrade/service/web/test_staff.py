@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from service_site import ON_BOTH
 from sqlalchemy import select
 
 from hvdgrade.batch import layout, worker
@@ -47,6 +48,7 @@ def points(site, who: str = "ada") -> float | None:
         return grade and grade.points
 
 
+@ON_BOTH
 def test_settings_are_in_the_time_zone_of_the_form(site):
     assert site.post("ines", "/i/cifar/settings", **SETTINGS).status_code == 303
     now = assignment(site)
@@ -141,6 +143,7 @@ def test_grade_again_and_take_out_of_the_queue(site):
     assert (points(site), site.status(id)["score"]) == (100, 100)
 
 
+@ON_BOTH
 def test_an_appeal_shows_its_evidence_and_the_learner_sees_the_answer(site):
     script = b"import horovod.torch as hvd\n" * 60
     id = site.graded(name="fail", script=script)
@@ -160,6 +163,7 @@ def test_an_appeal_shows_its_evidence_and_the_learner_sees_the_answer(site):
     assert site.scalar(select(Appeal.state)) == "kept"
 
 
+@ON_BOTH
 def test_a_regrade_changes_nothing_until_it_is_applied_and_can_be_undone(site):
     id = site.graded(name="fail")
     site.graded("bob", "pass")
@@ -266,6 +270,7 @@ def test_similar_scripts(site):
     assert "Ada" in row and "Bob" in row and " %" in row
 
 
+@ON_BOTH
 def test_the_queue_shows_no_names_of_other_courses(site):
     site.change("foreign", pool="default")
     site.submit("oscar", slug="foreign")
