@@ -78,7 +78,7 @@ HVDGRADE = {
     ),
     "report": (
         "output result_document profiles submission sandbox evidence "
-        "judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2"
+        "judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2 markdown_it"
     ),
     "run": (
         "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.mistakes "
