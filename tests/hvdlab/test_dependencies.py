@@ -65,7 +65,7 @@ HVDLAB = {
 }
 # The same for hvdgrade. A name that begins with "hvdlab" belongs to hvdlab.
 HVDGRADE = {
-    "": "",
+    "": "hvdlab",
     "record_limits": "hvdlab.assessment_networks",
     "profiles": "record_limits",
     "result_document": "hvdgrade pydantic typing_extensions",
