@@ -17,8 +17,8 @@ from hvdlab.course.progress import LabProgress, progress
 MANY_WRONG_ANSWERS = 3  # to one question, without a right one
 FEWEST = 3  # exercises of a lab that the fewest learners solved
 MOST_SHOWN = 5  # wrong answers of a question, texts of a prediction
-ASKED = re.compile(r"^# Prediction (\d+): ((?:.+\n)(?:# .+\n)*)", re.MULTILINE)
-LEFT_OUT = re.compile(r"\s*Replace (?:both|the) values? of None.*", re.DOTALL)
+ASKED = re.compile(r"^# (?:Prediction|Decision) (\d+): ((?:.+\n)(?:# .+\n)*)", re.MULTILINE)
+TO_DO = re.compile(r",?\s*(?:and )?(?:[Rr]eplace|Put)\b[^.?]*\bNone.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def questions_of_predictions(lab: LabSource) -> dict[int, str]:
     for path in (lab.path, *lab.optional):
         for number, text in ASKED.findall(path.read_text(encoding="utf-8")):
             words = " ".join(text.replace("\n# ", " ").split())
-            found[int(number)] = LEFT_OUT.sub("", words)
+            found[int(number)] = TO_DO.sub("", words)
     return found
 
 

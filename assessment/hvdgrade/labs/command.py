@@ -2,8 +2,8 @@
 
 The notebooks keep exercises, predictions, answers and hints of a learner in notebooks/work/answers.json.
 `collect` reads these files from a folder that has a folder or a file per learner: the home folders of a
-JupyterHub, or the download of a learning platform. They are the learners' own files, so they show where a class
-is, and are no basis for a grade.
+JupyterHub, or the download of a learning platform. They are the learners' own files, so they show where a
+class is, and are no basis for a grade.
 """
 
 import argparse

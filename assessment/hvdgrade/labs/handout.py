@@ -29,6 +29,7 @@ LEFT_OUT = (
         "CONTRIBUTING.md",
     ),
 )
+PICTURES = "notebooks/site/_static/"  # README.md shows them
 LAB = re.compile(r"labs/\d\d_[a-z0-9_]+\.py")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 ARCHIVES = {
@@ -79,7 +80,7 @@ def write(out: Path, root: Path = ROOT) -> int:
 def _write_folder(folder: Path, root: Path) -> int:
     """Write the files, and return their number."""
     names = _files(root)
-    kept = [name for name in names if not name.startswith(LEFT_OUT)]
+    kept = [name for name in names if name.startswith(PICTURES) or not name.startswith(LEFT_OUT)]
     gone = _with_folders(set(names) - set(kept)) - _with_folders(set(kept))
     for name in kept:
         source, target = root / name, folder / name

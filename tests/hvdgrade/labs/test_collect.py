@@ -15,12 +15,18 @@ from hvdgrade.labs.answer_files import Learner, find
 from hvdgrade.labs.class_progress import of_learner, stuck, values_in_words
 from hvdgrade.labs.page import page, table
 from hvdlab.course import lab_source, workbook
-from hvdlab.course.answers_file import AnswersFile, OpenedHint, QuizAnswer, SolvedExercise
-from hvdlab.course.workbook import Workbook
+from hvdlab.course.answers_file import (
+    AnswersFile,
+    OpenedHint,
+    Prediction,
+    QuizAnswer,
+    SolvedExercise,
+)
 
 LABS = {lab.number: lab for lab in lab_source.labs()}
-EXERCISES = LABS[4].exercises
-(QUESTION, *_) = workbook.questions(4)
+LAB = 5
+EXERCISES = LABS[LAB].exercises
+(QUESTION, *_) = workbook.questions(LAB)
 WRONG = [letter for letter in QUESTION.letters if letter != QUESTION.answer]
 HOSTILE = "=1+2<script>alert(1)</script>"
 
@@ -30,18 +36,17 @@ def at(day: int) -> str:
 
 
 def learner(number: int, path) -> None:
-    """Let learner `number` do lab 4: solve number % 6 exercises, be stuck at the next one, and so on."""
+    """Let learner `number` do lab 5: solve number % 6 exercises, be stuck at the next one, and so on."""
     file, day = AnswersFile(path), 20 if number != 7 else 2
     for exercise in EXERCISES[: number % 6]:
-        file.add(SolvedExercise(4, exercise, at(day)))
+        file.add(SolvedExercise(LAB, exercise, at(day)))
     if number % 3 == 0:
-        file.add(OpenedHint(4, EXERCISES[number % 6], 1, at(day)))
-        file.add(OpenedHint(4, EXERCISES[0], 1, at(day)))  # solved, or the same if none is
-    book = Workbook(4, file)
+        file.add(OpenedHint(LAB, EXERCISES[number % 6], 1, at(day)))
+        file.add(OpenedHint(LAB, EXERCISES[0], 1, at(day)))  # solved, or the same if none is
     if number % 10 == 0:
-        book.question(1, WRONG[0])
-    book.question(1, QUESTION.answer)
-    book.predict(1, float(number), reason=HOSTILE if number % 2 else None)
+        file.add(QuizAnswer(LAB, 1, WRONG[0], False, at(day)))
+    file.add(QuizAnswer(LAB, 1, QUESTION.answer, True, at(day)))
+    file.add(Prediction(LAB, 1, float(number), HOSTILE if number % 2 else "", at(day)))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +68,8 @@ def test_a_table_has_a_row_per_learner(class_):
     rows = list(csv.DictReader(io.StringIO(table(class_, list(LABS.values())).decode("utf-8-sig"))))
     assert len(rows) == 31
     for number, row in enumerate(rows[:30]):
-        assert row["id"] == f"learner{number:02}" and row["lab 4 solved"] == str(number % 6)
-        assert row["lab 4 right"] == "1" and row["lab 4 predicted"] == str(number % 2)
+        assert row["id"] == f"learner{number:02}" and row[f"lab {LAB} solved"] == str(number % 6)
+        assert row[f"lab {LAB} right"] == "1" and row[f"lab {LAB} predicted"] == str(number % 2)
         assert bool(row["stuck"]) == (number % 3 == 0)
     assert rows[30]["id"] == "nobody" and rows[30]["problem"] == "it has no answers.json"
 
@@ -78,7 +83,7 @@ def test_the_page_counts_what_the_class_did(home, tmp_path, capsys):
     # 30 with answers, every third stuck, one (7) quiet since 18 days before the others, one without a file.
     assert "30 ✓ learners with answers" in text and "10 ◐ stuck somewhere" in text
     assert "1 – quiet for a week" in text and "1 ! without a file" in text
-    assert f"4 {LABS[4].title} 30 2.5 of {len(EXERCISES)} 100 %" in text
+    assert f"{LAB} {LABS[LAB].title} 30 2.5 of {len(EXERCISES)} 100 %" in text
     assert "27 of 30 right at once" in text  # all but 0, 10 and 20
     choice = " ".join(QUESTION.choices[QUESTION.letters.index(WRONG[0])].split())
     assert f"{WRONG[0]} : {choice} 3" in text or f"{WRONG[0]}: {choice} 3" in text
@@ -111,32 +116,32 @@ def test_hostile_names_texts_and_times_are_only_data(tmp_path):
     document = {
         "predictions": [
             {
-                "lab": 4,
+                "lab": LAB,
                 "number": 1,
                 "value": HOSTILE,
                 "reason": HOSTILE,
                 "time": "9999-12-31T23:59Z",
             },
-            {"lab": 4, "number": 1, "value": float("nan"), "reason": "", "time": HOSTILE},
-            {"lab": 4, "number": 99, "value": 1, "reason": "", "time": "0001-01-01T00:00+14:00"},
+            {"lab": LAB, "number": 1, "value": float("nan"), "reason": "", "time": HOSTILE},
+            {"lab": LAB, "number": 99, "value": 1, "reason": "", "time": "0001-01-01T00:00+14:00"},
         ],
         "questions": [
-            {"lab": 4, "number": 1, "answer": HOSTILE + "\x1b[31m", "right": True, "time": "now"},
-            {"lab": -4, "number": 1, "answer": "a", "right": True, "time": ""},
+            {"lab": LAB, "number": 1, "answer": HOSTILE + "\x1b[31m", "right": True, "time": "now"},
+            {"lab": -LAB, "number": 1, "answer": "a", "right": True, "time": ""},
         ],
-        "exercises": [{"lab": 4, "exercise": HOSTILE, "time": ""}],
-        "hints": [{"lab": 4, "exercise": HOSTILE, "number": 1, "time": ""}],
+        "exercises": [{"lab": LAB, "exercise": HOSTILE, "time": ""}],
+        "hints": [{"lab": LAB, "exercise": HOSTILE, "number": 1, "time": ""}],
     }
     folder.mkdir()
     (folder / "answers.json").write_text(json.dumps(document))
-    labs = [LABS[4]]
+    labs = [LABS[LAB]]
     class_ = [of_learner(one, labs) for one in find(tmp_path)]
     assert not class_[0].learner.problem and class_[0].last is None
     text = page(class_, labs, HOSTILE)
     assert HOSTILE.replace("/", "∕") in words(text) and "<script" not in text
     assert "\x1b" not in text and "\u202e" not in text
     (row,) = csv.DictReader(io.StringIO(table(class_, labs).decode("utf-8-sig")))
-    assert row["id"].startswith("'=") and row["lab 4 solved"] == "0"
+    assert row["id"].startswith("'=") and row[f"lab {LAB} solved"] == "0"
 
 
 def test_learners_whose_names_look_the_same_are_told_apart(home):
@@ -146,7 +151,7 @@ def test_learners_whose_names_look_the_same_are_told_apart(home):
         Learner(type(each.student)(each.student.id, **name), each.entries)
         for each, name in zip((one, two), student, strict=True)
     ]
-    text = words(page([of_learner(each, [LABS[4]]) for each in twins], [LABS[4]], "x"))
+    text = words(page([of_learner(each, [LABS[LAB]]) for each in twins], [LABS[LAB]], "x"))
     assert "id 'learner00'" in text and "id 'learner01'" in text
 
 
@@ -161,7 +166,7 @@ def test_fills_a_gradebook_of_canvas_from_its_download(tmp_path):
         learner(number, download / f"learner_{100 + number}_{900 + number}_answers.json")
         text += f"Learner,{100 + number},l{number},A,\n"
     gradebook.write_text(text + "Absent,99,absent,A,\n")
-    arguments = ["--lab", "4", "--canvas", str(gradebook), "--column", "Labs (17)"]
+    arguments = ["--lab", str(LAB), "--canvas", str(gradebook), "--column", "Labs (17)"]
     out = ["--out", str(tmp_path / "page.html"), "--scores", str(scores)]
     assert cli.main(["labs", "collect", str(download), *out, *arguments]) == 0
     rows = list(csv.reader(io.StringIO(scores.read_text())))[2:]
@@ -175,7 +180,7 @@ def test_fills_a_worksheet_of_moodle(tmp_path):
     sheet, scores = tmp_path / "sheet.csv", tmp_path / "new.csv"
     sheet.write_text("Identifier,Full name,Grade,Maximum grade\nParticipant 77,Ada,,10.00\n")
     arguments = ["--out", str(tmp_path / "p.html"), "--moodle", str(sheet), "--scores", str(scores)]
-    assert cli.main(["labs", "collect", str(tmp_path / "in"), "--lab", "4", *arguments]) == 0
+    assert cli.main(["labs", "collect", str(tmp_path / "in"), "--lab", str(LAB), *arguments]) == 0
     (_, row) = csv.reader(io.StringIO(scores.read_text()))
     assert float(row[2]) == pytest.approx(10 * 3 / len(EXERCISES), abs=0.005)
 
@@ -201,17 +206,17 @@ def test_wrong_use_gets_one_sentence(tmp_path, monkeypatch, capsys, arguments, s
 def test_stuck_is_what_was_begun_and_not_solved():
     first, second, third = EXERCISES[:3]
     entries = [
-        *(OpenedHint(4, exercise, 1, "") for exercise in (first, second)),
-        *(OpenedHint(4, second, number, "") for number in (1, 2)),  # opened twice counts once
-        SolvedExercise(4, first, ""),
-        SolvedExercise(4, third, ""),
-        *(QuizAnswer(4, 1, "a", False, "") for _ in range(3)),
-        *(QuizAnswer(4, 2, "a", False, "") for _ in range(2)),
-        *(QuizAnswer(4, 3, "a", right, "") for right in (False, False, False, True)),
+        *(OpenedHint(LAB, exercise, 1, "") for exercise in (first, second)),
+        *(OpenedHint(LAB, second, number, "") for number in (1, 2)),  # opened twice counts once
+        SolvedExercise(LAB, first, ""),
+        SolvedExercise(LAB, third, ""),
+        *(QuizAnswer(LAB, 1, "a", False, "") for _ in range(3)),
+        *(QuizAnswer(LAB, 2, "a", False, "") for _ in range(2)),
+        *(QuizAnswer(LAB, 3, "a", right, "") for right in (False, False, False, True)),
     ]
-    assert stuck(entries, [LABS[4]]) == [
+    assert stuck(entries, [LABS[LAB]]) == [
         f"{class_progress.titled(second)}: 2 hints opened",
-        "lab 4, question 1: 3 wrong answers",
+        f"lab {LAB}, question 1: 3 wrong answers",
     ]
 
 
