@@ -1,8 +1,8 @@
 """Write a copy of the course for learners: without the solutions, the tests and the pages for instructors.
 
 It has the files that git knows, as they are in the working tree. The sources of the labs get stubs in place
-of their solutions. Hints stay, because `hint()` opens them, and so do the checks of the exercises and the
-answers to the self-check questions, which a lab needs to say what is wrong.
+of their solutions. The checks of the exercises are packed, because most of them compute the answer. Hints stay,
+because `hint()` opens them, and so do the answers to the self-check questions.
 """
 
 import posixpath
@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from hvdgrade import HvdgradeError
+from hvdlab.course.packed import packed
 from hvdlab.course.stubs import BadSource, without_solutions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,6 +32,7 @@ LEFT_OUT = (
 )
 PICTURES = "notebooks/site/_static/"  # README.md shows them
 LAB = re.compile(r"labs/\d\d_[a-z0-9_]+\.py")
+CHECKS = re.compile(r"labs/hvdlab/exercises/lab\w+\.py")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 ARCHIVES = {
     ".zip": "zip",
@@ -90,6 +92,8 @@ def _write_folder(folder: Path, root: Path) -> int:
             continue
         if LAB.fullmatch(name):
             target.write_text(without_solutions(source), encoding="utf-8")
+        elif CHECKS.fullmatch(name):
+            target.write_text(packed(source.read_text("utf-8")), encoding="utf-8")
         elif source.suffix in (".md", ".ipynb"):
             text = _without_links(source.read_text("utf-8"), posixpath.dirname(name), gone)
             target.write_text(text, encoding="utf-8")
