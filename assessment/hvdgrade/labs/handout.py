@@ -1,8 +1,8 @@
 """Write a copy of the course for learners: without the solutions, the tests and the pages for instructors.
 
 It has the files that git knows, as they are in the working tree. The sources of the labs get stubs in place
-of their solutions. The checks of the exercises are packed, because most of them compute the answer. Hints stay,
-because `hint()` opens them, and so do the answers to the self-check questions.
+of their solutions. The checks of the exercises are packed, because most of them compute the answer. Hints
+stay, because `hint()` opens them, and so do the answers to the self-check questions.
 """
 
 import posixpath

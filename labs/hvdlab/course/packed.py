@@ -1,7 +1,7 @@
 """Pack the source of a module of checks, and run a packed module, as in the hand-out of the course.
 
-Most checks compute the answer, so their source would show the solution to every search over the files. Packing
-is no protection: a learner who unpacks a module knows what it has.
+Most checks compute the answer, so their source would show the solution to every search over the files.
+Packing is no protection: a learner who unpacks a module knows what it has.
 """
 
 import base64

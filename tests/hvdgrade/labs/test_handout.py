@@ -106,8 +106,6 @@ def test_a_learner_works_in_the_hand_out(written):
         "file.add(SolvedExercise(2, 'lab02.gradient', now()))\n"
         "Workbook(5, file).question(1, 'a')\n"
         "from hvdlab.exercises import lab02_gradient_descent as exercises\n"
-        "import inspect\n"
-        "assert 'def check_gradient' in inspect.getsource(exercises.check_gradient.__wrapped__)\n"
         "try:\n"
         "    exercises.check_gradient(lambda *arguments: None)\n"
         "except exercises.NotYet as error:\n"
@@ -125,7 +123,7 @@ def test_a_learner_works_in_the_hand_out(written):
     )
     assert done.returncode == 0, done.stderr
     assert (written / "notebooks/work/answers.json").exists()
-    assert "1 of " in done.stdout and "returned None: is `return` missing?" in done.stdout
+    assert "1 of " in done.stdout and "is `return` missing?" in done.stdout
 
 
 @pytest.fixture
