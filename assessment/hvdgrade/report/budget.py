@@ -66,27 +66,29 @@ def delay(document: ResultDocument) -> Delay:
     the processor time. This is an estimate, and the budget has already been corrected in this manner.
     """
     checks = {check.get("id"): check.get("state") for check in items(document, "checks")}
+    failed = {id for id, state in checks.items() if state in ("fail", "partial", "error")}
+    again = f" {GRADE_AGAIN}" * (failed <= {"targets"})
     resources, seconds = part(document, "resources"), document.get("seconds_to_target")
     ended = resources.get("stop_cause") == "timeout"
-    if checks.get("targets") not in ("fail", "partial") or not (is_finite(seconds) or ended):
+    if "targets" not in failed or not (is_finite(seconds) or ended):
         return Delay()  # a script that ended by itself had time left
     others, budget = part(resources, "other_work"), part(document, "budget").get("seconds")
     fraction = others.get("fraction")
     if not is_finite(fraction):
         unknown = others.get("unknown")
         said = f"How much of the processor time other programs took was not measured ({unknown}). "
-        again = (
+        said += (
             "If other programs ran during the grading, grade the script again when they have ended."
         )
-        return Delay(said + again if unknown else "")
+        return Delay(said if unknown else "")
     if fraction < LEAST_SHOWN_FRACTION:
         return Delay()
     said = f"Other programs took {fraction:.0%} of the processor time in the run."
     if not is_finite(seconds) or not is_finite(budget):
-        return Delay(f"{said} It was slower by about this fraction. {GRADE_AGAIN}")
+        return Delay(f"{said} The script was slower by about this fraction.{again}")
     idle = seconds * (1 - fraction)
     without = f"Without them the target would have been reached after about {decimal(idle, 1)} s"
     if idle > budget:
         rest = f"{without}, and the budget is {decimal(budget, 1)} s, so they do not explain the delay."
         return Delay(f"{said} {rest}")
-    return Delay(f"{said} {without}, within {decimal(budget, 1)} s. {GRADE_AGAIN}", explained=True)
+    return Delay(f"{said} {without}, within {decimal(budget, 1)} s.{again}", explained=True)

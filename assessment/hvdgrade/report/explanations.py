@@ -10,6 +10,7 @@ import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urljoin
 
 from markdown_it import MarkdownIt
@@ -33,10 +34,23 @@ def course_site() -> str:
     return address.rstrip("/") if re.match(r"https?://", address) else ""
 
 
-def explanation(title: object) -> str:
-    """Return the section about a check as HTML; "" if the guide has none with this title."""
+class Explanation(NamedTuple):
+    """The section about a check, and the sentence at its end that names the labs: both as HTML."""
+
+    section: str = ""
+    labs: str = ""
+
+
+def explanation(title: object) -> Explanation:
+    """Return what the guide says about a check; nothing if it has no section with this title."""
+    section, labs, names = _sections().get(str(title).casefold(), "").partition("Taught in ")
+    return Explanation(_html(section), _html(labs + names))
+
+
+def _html(text: str) -> str:
+    """Return a text as HTML, with links only if there is a site."""
     markdown, site = MarkdownIt("commonmark", {"html": False}), course_site()
-    tokens = markdown.parse(_sections().get(str(title).casefold(), ""))
+    tokens = markdown.parse(text)
     for token in tokens:
         children = token.children or []
         if not site:

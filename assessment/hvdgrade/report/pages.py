@@ -103,7 +103,7 @@ def shown_check(check: CheckPart, delay_is_explained: bool) -> dict:
         "title": title,
         "help": help,
         "evidence": as_text(check.get("evidence")),
-        "explanation": explanation(title) if shown["css"] in FAILED else "",
+        "explanation": explanation(title) if shown["css"] in FAILED else None,
     }
 
 

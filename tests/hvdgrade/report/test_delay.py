@@ -43,6 +43,13 @@ def test_names_the_number_and_what_it_explains(seconds, budget, others, said, ex
         assert "took 4% of the processor time in the run" in found.text
 
 
+def test_does_not_ask_for_another_grading_while_another_check_fails():
+    document = late(102.0, 100.0, {"fraction": 0.04})
+    assert "Grade the script again" in delay(document).text
+    document["checks"][0]["state"] = "fail"
+    assert delay(document).explained and "Grade the script again" not in delay(document).text
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -26,13 +26,14 @@ def slug(heading: str) -> str:
 
 @pytest.mark.parametrize("title", TITLES)
 def test_each_check_is_explained_without_links_where_there_is_no_site(title):
-    page = explanation(title)
-    assert "Taught in lab" in page and "href" not in page
+    found = explanation(title)
+    assert found.labs.startswith("<p>Taught in lab") and "<li>" in found.section
+    assert "href" not in found.labs + found.section and "Taught in" not in found.section
 
 
 @pytest.mark.parametrize("title", TITLES)
 def test_each_link_leads_to_a_page_and_to_a_heading_of_it(site, title):
-    links = re.findall(r'<a href="([^"]+)">', explanation(title))
+    links = re.findall(r'<a href="([^"]+)">', "".join(explanation(title)))
     assert any("/notebooks/" in link for link in links)
     for link in links:
         page, _, anchor = link.removeprefix(f"{SITE}/").partition("#")
@@ -49,7 +50,7 @@ def test_the_guide_is_the_one_of_the_assessment():
 
 def test_an_unknown_or_hostile_title_has_no_explanation(site):
     for title in (None, 7, [], "", "<b>", "../README"):
-        assert explanation(title) == ""
+        assert explanation(title) == ("", "")
     for id in (None, [], "../x", "recorder-on-some-ranks"):  # the last has no page on the site
         assert page_of_mistake(id) == ""
     assert page_of_mistake("no-broadcast") == f"{SITE}/mistakes/no-broadcast.html"
