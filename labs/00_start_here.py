@@ -114,7 +114,8 @@ entry_test.show()
 # * **Solutions** are complete notebooks in `notebooks/solutions`, for example [that of lab 2](solutions/02_gradient_descent.ipynb).
 #   Try the exercise first.
 # * **What you write** goes to `notebooks/work`. Your predictions, answers, solved exercises and opened
-#   hints are in `notebooks/work/answers.json`. Nothing is sent anywhere, and nothing is graded.
+#   hints are in `notebooks/work/answers.json`. Nothing is sent anywhere, and nothing is graded. An instructor of a
+#   course may collect this file to see where the class is stuck.
 # * **Commands** such as `hvdlab ...` or `make ...` are typed in a terminal at the top of the repository, after
 #   `source .venv/bin/activate`.
 # * **Terms** are printed in bold or italics where they are defined. The [glossary](glossary.ipynb) has

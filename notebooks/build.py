@@ -3,15 +3,9 @@
     python notebooks/build.py            # write notebooks/*.ipynb and notebooks/solutions/*.ipynb
     python notebooks/build.py --check    # write nothing; say which are not what would be written
 
-Two marks make the learner's version. In a code cell, the lines from `# BEGIN SOLUTION: what to do`
-to `# END SOLUTION` become one line at the same indent,
-
-    raise NotImplementedError("Lab 2, exercise 2: what to do")
-
-and a cell tagged "solution" is left out. A source without either has no solution version. The hints of an
-exercise are left out of the learner's version, and a comment in a cell of the exercise calls `hint()`, which
-opens them (hvdlab/course/exercise_hints.py). An optional notebook of a lab, `labs/NN_more_name.py`,
-continues the numbers of the exercises of the lab.
+The solutions become stubs in the learner's version (hvdlab/course/stubs.py). A source without a solution has
+no solution version. The hints of an exercise are left out of the learner's version, and a comment in a cell
+of the exercise calls `hint()`, which opens them (hvdlab/course/exercise_hints.py).
 
 A code cell tagged "folded" is hidden until the reader clicks on it: it draws a figure, or prepares an
 experiment. A picture, `![what it shows](pictures/NAME.svg)`, is embedded in the notebook, so that a copy of
@@ -31,6 +25,7 @@ import nbformat
 
 from hvdlab.course import exercise_hints
 from hvdlab.course.exercise_hints import Cell
+from hvdlab.course.stubs import BEGIN, END, OPTIONAL, BadSource, exercises_before, stubbed
 
 NOTEBOOKS = Path(__file__).resolve().parent
 LABS = NOTEBOOKS.parent / "labs"
@@ -44,14 +39,7 @@ KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "
 PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
 PAGES = "glossary.md", "survey.md", "colab_and_kaggle.md"  # each becomes a notebook
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")
-OPTIONAL = "_more_"  # in the name of an optional notebook
-BEGIN = re.compile(r"^(\s*)# BEGIN SOLUTION: (.+)$")
-END = re.compile(r"^\s*# END SOLUTION$")
 PICTURE = re.compile(r"(!\[[^\]]+\]\()pictures/([a-z0-9_]+)\.svg\)")
-
-
-class BadSource(Exception):
-    """A source that cannot be built: file, cell and reason."""
 
 
 def sources() -> list[Path]:
@@ -98,36 +86,14 @@ def _embed_pictures(cell, path):
 
 def learner(notebook, path: Path):
     """Return the notebook with stubs in place of solutions, and how many exercises it has."""
-    before = exercises = _exercises_before(path)
+    before = exercises = exercises_before(path)
     cells = []
     for number, cell in enumerate(notebook.cells):
         if "solution" in cell.metadata.get("tags", []):
             continue
         cell = copy.deepcopy(cell)
         if cell.cell_type == "code":
-            lines, skipping = [], False
-            for line in cell.source.splitlines():
-                begin, end = BEGIN.match(line), END.match(line)
-                if "SOLUTION" in line and (not (begin or end) or skipping == bool(begin)):
-                    raise BadSource(
-                        f"{path.name}, cell {number}: `# BEGIN SOLUTION: what to do` and "
-                        f"`# END SOLUTION` must come in pairs. Found: {line.strip()!r} in\n{cell.source}"
-                    )
-                if begin:
-                    skipping, exercises = True, exercises + 1
-                    todo = f"Lab {int(path.name[:2])}, exercise {exercises}: {begin[2]}".replace(
-                        '"', "'"
-                    )
-                    lines.append(f'{begin[1]}raise NotImplementedError("{todo}")')
-                elif end:
-                    skipping = False
-                elif not skipping:
-                    lines.append(line)
-            if skipping:
-                raise BadSource(
-                    f"{path.name}, cell {number}: # END SOLUTION is missing in\n{cell.source}"
-                )
-            cell.source = "\n".join(lines)
+            cell.source, exercises = stubbed(cell.source, path, number, exercises)
         cells.append(cell)
     return nbformat.v4.new_notebook(cells=cells), exercises - before
 
@@ -143,15 +109,6 @@ def _close_hints(cells, lab):
         if cell.cell_type == "markdown":
             cell.source = exercise_hints.without_hints(cell.source)
     cells[:] = [cell for cell in cells if cell.cell_type == "code" or cell.source]
-
-
-def _exercises_before(path: Path) -> int:
-    """Return how many exercises precede those of a source: for an optional notebook those of its lab."""
-    if OPTIONAL not in path.name:
-        return 0
-    (lab,) = [one for one in path.parent.glob(f"{path.name[:2]}_*.py") if OPTIONAL not in one.name]
-    lines = lab.read_text(encoding="utf-8").splitlines()
-    return sum(bool(BEGIN.match(line)) for line in lines)
 
 
 def solution(notebook):

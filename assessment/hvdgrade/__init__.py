@@ -1,6 +1,6 @@
 """hvdgrade: judges a distributed training script from outside its process."""
 
-__version__ = "0.1.0"
+from hvdlab import __version__ as __version__
 
 
 class HvdgradeError(Exception):

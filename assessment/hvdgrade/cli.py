@@ -27,6 +27,7 @@ COMMANDS = {
     "worker": "grade what the server of the service has in its queue",
     "certificate": "make and verify a certificate for a result that passed",
     "quiz": "write the questions of the labs for a learning platform",
+    "labs": "write a hand-out of the course, and collect what a class did in the labs",
     "course": "make courses and assignments of the service, regrade, release, export",
     "token": "make and revoke the secrets of workers, doors and people",
     "db": "make, upgrade and back up the database of the service",

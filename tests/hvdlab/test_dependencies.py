@@ -65,7 +65,7 @@ HVDLAB = {
 }
 # The same for hvdgrade. A name that begins with "hvdlab" belongs to hvdlab.
 HVDGRADE = {
-    "": "",
+    "": "hvdlab",
     "record_limits": "hvdlab.assessment_networks",
     "profiles": "record_limits",
     "result_document": "hvdgrade pydantic typing_extensions",
@@ -78,7 +78,7 @@ HVDGRADE = {
     ),
     "report": (
         "output result_document profiles submission sandbox evidence "
-        "judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2"
+        "judge hvdgrade hvdlab.mistakes hvdlab.system rich jinja2 markdown_it"
     ),
     "run": (
         "sandbox evidence submission profiles record_limits hvdlab.launch hvdlab.data hvdlab.mistakes "
@@ -111,6 +111,10 @@ HVDGRADE = {
     "platform": "submit sandbox output hvdgrade hvdlab.arguments jinja2 client door",  # copies in a kit
     "certificate": "batch report result_document output hvdgrade matplotlib cryptography",
     "quiz": "output hvdgrade hvdlab.arguments hvdlab.course markdown_it",
+    "labs": (
+        "batch export report result_document output submission hvdgrade hvdlab.arguments hvdlab.course "
+        "jinja2 pydantic typing_extensions"
+    ),
     "doctor": "sandbox run evidence output hvdgrade hvdlab hvdlab.system psutil rich",
     "jupyter": (
         "profiles submission sandbox run hvdlab.system psutil tornado jupyter_core jupyter_server"
@@ -119,8 +123,8 @@ HVDGRADE = {
         "grade report result_document output profiles sandbox submission hvdlab.arguments hvdlab.system rich"
     ),
     "cli": (
-        "run_command output batch export platform submit serve worker certificate quiz course token db "
-        "doctor hvdlab.system"
+        "run_command output batch export platform submit serve worker certificate quiz labs course token "
+        "db doctor hvdlab.system"
     ),
 }
 TABLES = {"hvdlab": HVDLAB, "hvdgrade": HVDGRADE}

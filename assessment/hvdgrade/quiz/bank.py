@@ -1,7 +1,8 @@
 """The questions of the labs in the form that the formats write: HTML, and feedback on every answer."""
 
+import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from markdown_it import MarkdownIt
@@ -80,11 +81,13 @@ class LabQuiz:
         return f"Lab {self.lab}: {self.title}"
 
 
-def read(numbers: Iterable[int] = ()) -> list[LabQuiz]:
+def read(numbers: Iterable[int] = (), variant: int | None = None) -> list[LabQuiz]:
     """Return the quizzes of the labs.
 
     Args:
         numbers: the labs. Default: all labs.
+        variant: number of a variant. The choices get another order, and numbers that are drawn other values.
+            Default: None, the order of the labs and the numbers of their example.
 
     Raises:
         NoSuchLab: the course has no lab with one of the numbers.
@@ -100,12 +103,24 @@ def read(numbers: Iterable[int] = ()) -> list[LabQuiz]:
             lab,
             titles[lab],
             tuple(
-                _converted(lab, number, question)
-                for number, question in enumerate(workbook.questions(lab), start=1)
+                shuffled(_converted(lab, number, question), variant)
+                for number, question in enumerate(workbook.questions(lab, variant), start=1)
             ),
         )
         for lab in wanted
     ]
+
+
+def shuffled(question: BankQuestion, variant: int | None) -> BankQuestion:
+    """Return a question with the choices in the order of a variant; equal variants give equal orders."""
+    choices = list(question.choices)
+    if variant is not None:
+        random.Random(f"{variant} {question.id}").shuffle(choices)
+    letters = sorted(choice.letter for choice in choices)
+    lettered = zip(choices, letters, strict=True)
+    return replace(
+        question, choices=tuple(replace(choice, letter=letter) for choice, letter in lettered)
+    )
 
 
 def _converted(lab: int, number: int, question: workbook.Question) -> BankQuestion:

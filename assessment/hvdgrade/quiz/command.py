@@ -16,6 +16,7 @@ EPILOG = """\
 example:
   hvdgrade quiz questions.zip --format qti
   hvdgrade quiz first_day.xml --format moodle --lab 1 4 5 8
+  hvdgrade quiz group_a.xml --format moodle --lab 5 --variant 1
 
 exit codes: 0 the file was written, 2 wrong usage, or a file could not be read or written
 """
@@ -32,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lab", type=positive, nargs="+", default=[], metavar="N", help="only these labs"
+    )
+    parser.add_argument(
+        "--variant",
+        type=positive,
+        metavar="N",
+        help="with the choices in the order of variant N, and drawn numbers of their own",
     )
 
 
@@ -53,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         )
         return 2
     try:
-        quizzes = bank.read(args.lab)
+        quizzes = bank.read(args.lab, args.variant)
         write = {"qti": qti.content, "moodle": moodle_xml.content}[args.format]
         files.write(args.out, write(quizzes))
     except (bank.NoSuchLab, WorkbookError, files.CannotWrite) as error:

@@ -15,9 +15,10 @@ from statistics import median
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
 from hvdgrade.output.text import as_text, decimal, end_of, in_bytes, is_number, line_of, plain
-from hvdgrade.report.budget import budget_rule, other_work
+from hvdgrade.report.budget import budget_rule, delay, other_work
 from hvdgrade.report.charts import accuracy_chart, bar_chart
 from hvdgrade.report.class_rows import error_line, told_apart
+from hvdgrade.report.explanations import WHERE, explanation, page_of_mistake
 from hvdgrade.report.wording import (
     OUTCOMES,
     file_of,
@@ -37,7 +38,9 @@ from hvdgrade.report.wording import (
     why,
     with_sent,
 )
-from hvdgrade.result_document import ResultDocument
+from hvdgrade.result_document import CheckPart, ResultDocument
+
+FAILED = ("fail", "partial", "error")  # states of checks that a page shows first
 
 
 def report_page(document: ResultDocument, source: bytes | None = None) -> str:
@@ -50,22 +53,16 @@ def report_page(document: ResultDocument, source: bytes | None = None) -> str:
     document = plain(document)
     grader, resources = part(document, "grader"), part(document, "resources")
     timeline, budget = with_sent(items(document, "timeline")), part(document, "budget")
-    titles = {check.get("id"): check.get("title") for check in items(document, "checks")}
-    checks = [
-        check
-        | {
-            "state": state(check.get("state")),
-            "title": check.get("title") or check.get("id") or "a check",
-            "evidence": as_text(check.get("evidence")),
-            "waits_for": ", ".join(str(titles.get(id) or id) for id in check["depends_on"])
-            if check.get("state") == "skipped" and check.get("depends_on")
-            else "",
-        }
-        for check in items(document, "checks")
-    ]
+    late = delay(document)
+    checks = [shown_check(check, late.explained) for check in items(document, "checks")]
     lines = [line.decode("utf-8", "replace") for line in (source or b"").splitlines()]
     hints = [
-        hint | {"source": line_of(lines, hint.get("line"))} for hint in items(document, "hints")
+        hint
+        | {
+            "source": line_of(lines, hint.get("line")),
+            "link": page_of_mistake(hint.get("mistake")),
+        }
+        for hint in items(document, "hints")
     ]
     return (
         environment()
@@ -74,7 +71,6 @@ def report_page(document: ResultDocument, source: bytes | None = None) -> str:
             document=document | {"runs": items(document, "runs")},
             timeline=timeline,
             outcome=outcome(document),
-            passed=document.get("verdict") == "pass",
             why=why(document),
             synthetic="synthetic" in str(grader.get("data")).lower(),
             chart=accuracy_chart(timeline, budget.get("seconds"), part(document, "targets")),
@@ -83,13 +79,32 @@ def report_page(document: ResultDocument, source: bytes | None = None) -> str:
                 "steps": any(is_number(entry.get("steps")) for entry in timeline),
                 "bytes": any(is_number(entry["sent"]) for entry in timeline),
             },
-            checks=checks,
+            late=late.text,
+            failed=[check for check in checks if check["state"]["css"] in FAILED],
+            passed=[check for check in checks if check["state"]["css"] == "pass"],
+            skipped=[check for check in checks if check["state"]["css"] == "skipped"],
             hints=hints,
             run=run(resources, other_work(document)),
             sandbox=sandbox(grader),
             output=output,
         )
     )
+
+
+def shown_check(check: CheckPart, delay_is_explained: bool) -> dict:
+    """Return what the page of a submission shows of a check; a failed one gets its section of the guide."""
+    shown = state(check.get("state"))
+    title = check.get("title") or check.get("id") or "a check"
+    help = WHERE.sub("", str(check.get("help") or ""))
+    if help and delay_is_explained and check.get("id") == "targets":
+        help = f"If the script is late again without other programs: {help}"
+    return check | {
+        "state": shown,
+        "title": title,
+        "help": help,
+        "evidence": as_text(check.get("evidence")),
+        "explanation": explanation(title) if shown["css"] in FAILED else None,
+    }
 
 
 def class_page(
@@ -117,6 +132,7 @@ def class_page(
             "file": file_of(document),
             "why": "" if shown.get("verdict") == "pass" else why(shown),
             "error": "" if shown.get("verdict") == "pass" else error_line(document),
+            "late": delay(shown).text,
             "flags": items(shown, "flags"),
             "left_out": part(shown, "submission").get("left_out") or [],
         }

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hvdgrade.output.text import printable
-from hvdgrade.report.budget import other_work, without_others
+from hvdgrade.report.budget import delay, other_work, without_others
 from hvdgrade.report.wording import in_words
 from hvdgrade.result_document import CheckPart, EpochPart, ResultDocument
 
@@ -48,6 +48,8 @@ def show(document: ResultDocument, console: Console) -> None:
         f"{document['score']} of {document['max_score']} points",
         highlight=False,
     )
+    if late := delay(document).text:
+        console.print(f"[yellow]{escape(printable(late))}[/]", highlight=False)
     console.print(checks_table(document["checks"]), highlight=False)
     if document["timeline"]:
         console.print(timeline_table(document["timeline"]), highlight=False)

@@ -274,7 +274,8 @@ def warnings_of(documents: list[ResultDocument]) -> list[str]:
         found.append(f"{busy} could not be judged, because the machine was busy: grade them again.")
     flagged = sum(bool(items(document, "flags")) for document in documents)
     if flagged:
-        found.append(f"{flagged} hold something to look at, see the table.")
+        hold = "holds" if flagged == 1 else "hold"
+        found.append(f"{flagged} {hold} something to look at, see the table.")
     return found
 
 

@@ -217,3 +217,18 @@ def quiz(*arguments) -> subprocess.CompletedProcess:
         text=True,
         timeout=60,
     )
+
+
+def test_a_variant_has_the_same_choices_in_another_order_and_other_drawn_numbers():
+    plain, one, again, two = (bank.read([5], variant) for variant in (None, 1, 1, 2))
+    assert one == again and one != two and one != plain
+    for quiz, varied in zip(plain, one, strict=True):
+        for before, after in zip(quiz.questions, varied.questions, strict=True):
+            pairs = [
+                {(c.text, c.feedback, c.right) for c in each.choices} for each in (before, after)
+            ]
+            assert pairs[0] == pairs[1]
+            assert [c.letter for c in before.choices] == [c.letter for c in after.choices]
+    assert any(
+        q.answer != v.answer for q, v in zip(plain[0].questions, one[0].questions, strict=True)
+    )
