@@ -117,20 +117,20 @@ function shown(value, digits = 3) {
 
 /* A number on a logarithmic axis: 10k, 1M. */
 function short(value) {
-  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+  for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
     if (value >= size * 0.9999) return `${Number((value / size).toPrecision(3))}${unit}`;
   }
   return String(Number(value.toPrecision(3)));
 }
 
-/* Fill the body of a table. A row is a list of cells, and its first cell is the heading of the row. */
+/* Fill the body of a table. A row is a list of texts or elements, and its first cell is the heading of the row. */
 function fillTable(body, rows) {
   body.replaceChildren(...rows.map((cells) => {
     const row = document.createElement("tr");
     cells.forEach((cell, i) => {
       const element = document.createElement(i ? "td" : "th");
       if (!i) element.scope = "row";
-      element.textContent = cell;
+      element.append(cell);
       row.append(element);
     });
     return row;

@@ -141,6 +141,18 @@ def step(
     return computed, max(computed, sent[-1][1]), sent
 
 
+def step_compute(compute: float, measured_ranks: float, ranks: int, fixed: float = 0.0) -> float:
+    """Return the compute time of a step in strong scaling, where all ranks together have the same batch.
+
+    Args:
+        compute: seconds of a step on `measured_ranks` ranks.
+        measured_ranks: number of ranks on which `compute` was measured.
+        ranks: number of ranks.
+        fixed: seconds of `compute` that a smaller batch does not save, for example to start kernels. Default 0.
+    """
+    return fixed + (compute - fixed) * measured_ranks / ranks
+
+
 class Forecast(NamedTuple):
     """The predicted speed of N ranks. All times are seconds per step.
 
