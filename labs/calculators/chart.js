@@ -115,6 +115,12 @@ function shown(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/* A number in a sentence: 28.2 million. */
+function large(value, digits = 3) {
+  if (value >= 1e9) return `${shown(value / 1e9, digits)} billion`;
+  return value >= 1e6 ? `${shown(value / 1e6, digits)} million` : shown(value, digits);
+}
+
 /* A number on a logarithmic axis: 10k, 1M. */
 function short(value) {
   for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {

@@ -6,7 +6,7 @@ const form = document.getElementById("inputs");
 let gpuAxis = null; // of the last drawing, for clicks
 
 const percent = (fraction) => `${shown(100 * fraction, 3)}\u00a0%`;
-const priceOf = (cost) => (cost.price === null ? "\u2013" : shown(cost.price));
+const priceOf = (cost) => (cost.price === null ? "\u2013" : large(cost.price));
 
 /* A duration in the unit that a reader uses. */
 function duration(days) {
@@ -16,10 +16,10 @@ function duration(days) {
 
 function costSentence(input, cost) {
   const price = cost.price === null ? "Without a price of a GPU hour, the page computes no price."
-    : `At ${shown(input.price, 6)} per GPU hour they cost ${shown(cost.price)}.`;
+    : `At ${shown(input.price, 6)} per GPU hour they cost ${large(cost.price)}.`;
   return `${shown(input.tokens / 1e9)} billion tokens with ${shown(input.parameters / 1e9)} billion parameters need ` +
     `${cost.flops.toExponential(2)} floating-point operations. At an MFU of ${percent(input.utilization)} these are ` +
-    `${shown(cost.gpuHours)} GPU hours, or ${duration(cost.days)} on ${gpus(input.gpus)}. ${price}`;
+    `${large(cost.gpuHours)} GPU hours, or ${duration(cost.days)} on ${gpus(input.gpus)}. ${price}`;
 }
 
 function drawCost(input, cost, sentence) {
@@ -51,15 +51,15 @@ startCalculator({
     drawCost(input, cost, sentence);
     fillTable(document.getElementById("table"), someUtilizations(input.utilization).map((utilization) => {
       const each = trainingCost({ ...input, utilization });
-      return [percent(utilization), short(each.flops / input.tokens), shown(each.gpuHours), shown(each.days),
+      return [percent(utilization), short(each.flops / input.tokens), large(each.gpuHours), shown(each.days),
         priceOf(each)];
     }));
-    return { headline: `${duration(cost.days)} on ${gpus(input.gpus)}: ${short(cost.gpuHours)} GPU hours` +
-      `${cost.price === null ? "" : `, price ${shown(cost.price)}`}`, sentence };
+    return { headline: `${duration(cost.days)} on ${gpus(input.gpus)}: ${large(cost.gpuHours)} GPU hours` +
+      `${cost.price === null ? "" : `, price ${large(cost.price)}`}`, sentence };
   },
 });
 showPublished(COST_PUBLISHED);
-fillTable(document.getElementById("reached"), REACHED.map((row) => [row.name, shown(row.hours),
+fillTable(document.getElementById("reached"), REACHED.map((row) => [row.name, large(row.hours),
   `${shown(row.tokens)} billion`, percent(row.utilization), sourceOf(row)]));
 document.getElementById("chart").addEventListener("click", (event) => {
   const left = document.getElementById("chart").getBoundingClientRect().left;

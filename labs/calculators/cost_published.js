@@ -25,32 +25,32 @@ function teraflops(achieved, peak) {
 }
 
 const COST_ROWS = [
-  ["GPT, pipeline and tensor", 174.6, 96, 12288, 2048, 300, 384, A100, teraflops(153, A100), 84, "days", "narayanan"],
-  ["the same", 174.6, 96, 12288, 2048, 300, 768, A100, teraflops(149, A100), 43, "days", "narayanan"],
-  ["the same", 174.6, 96, 12288, 2048, 300, 1536, A100, teraflops(141, A100), 23, "days", "narayanan"],
-  ["the same", 529.6, 105, 20480, 2048, 300, 560, A100, teraflops(171, A100), 156, "days", "narayanan"],
-  ["the same", 529.6, 105, 20480, 2048, 300, 1120, A100, teraflops(167, A100), 80, "days", "narayanan"],
-  ["the same", 529.6, 105, 20480, 2048, 300, 2240, A100, teraflops(159, A100), 42, "days", "narayanan"],
-  ["GPT, ZeRO stage 3", 174.6, 96, 12288, 2048, 300, 384, A100, teraflops(144, A100), 90, "days", "narayanan"],
-  ["the same", 174.6, 96, 12288, 2048, 300, 768, A100, teraflops(88, A100), 74, "days", "narayanan"],
-  ["the same", 174.6, 96, 12288, 2048, 300, 1536, A100, teraflops(44, A100), 74, "days", "narayanan"],
-  ["the same", 529.6, 105, 20480, 2048, 300, 640, A100, teraflops(138, A100), 169, "days", "narayanan"],
-  ["the same", 529.6, 105, 20480, 2048, 300, 1120, A100, teraflops(98, A100), 137, "days", "narayanan"],
-  ["the same", 529.6, 105, 20480, 2048, 300, 2240, A100, teraflops(48, A100), 140, "days", "narayanan"],
+  ["GPT with pipeline and tensor parallelism", 174.6, 96, 12288, 2048, 300, 384, A100, teraflops(153, A100), 84, "days", "narayanan"],
+  ["GPT with pipeline and tensor parallelism", 174.6, 96, 12288, 2048, 300, 768, A100, teraflops(149, A100), 43, "days", "narayanan"],
+  ["GPT with pipeline and tensor parallelism", 174.6, 96, 12288, 2048, 300, 1536, A100, teraflops(141, A100), 23, "days", "narayanan"],
+  ["GPT with pipeline and tensor parallelism", 529.6, 105, 20480, 2048, 300, 560, A100, teraflops(171, A100), 156, "days", "narayanan"],
+  ["GPT with pipeline and tensor parallelism", 529.6, 105, 20480, 2048, 300, 1120, A100, teraflops(167, A100), 80, "days", "narayanan"],
+  ["GPT with pipeline and tensor parallelism", 529.6, 105, 20480, 2048, 300, 2240, A100, teraflops(159, A100), 42, "days", "narayanan"],
+  ["GPT with ZeRO stage 3", 174.6, 96, 12288, 2048, 300, 384, A100, teraflops(144, A100), 90, "days", "narayanan"],
+  ["GPT with ZeRO stage 3", 174.6, 96, 12288, 2048, 300, 768, A100, teraflops(88, A100), 74, "days", "narayanan"],
+  ["GPT with ZeRO stage 3", 174.6, 96, 12288, 2048, 300, 1536, A100, teraflops(44, A100), 74, "days", "narayanan"],
+  ["GPT with ZeRO stage 3", 529.6, 105, 20480, 2048, 300, 640, A100, teraflops(138, A100), 169, "days", "narayanan"],
+  ["GPT with ZeRO stage 3", 529.6, 105, 20480, 2048, 300, 1120, A100, teraflops(98, A100), 137, "days", "narayanan"],
+  ["GPT with ZeRO stage 3", 529.6, 105, 20480, 2048, 300, 2240, A100, teraflops(48, A100), 140, "days", "narayanan"],
   ["GPT", 1008, 128, 25600, 2048, 450, 3072, A100, teraflops(163, A100), 84, "days", "trillion"],
   ["MT-NLG, a step", 530, 105, 20480, 2048, 1920 * 2048 / 1e9, 2240, A100, teraflops(126, A100), 60.1, "s", "smith"],
-  ["the same", 530, 105, 20480, 2048, 1920 * 2048 / 1e9, 2800, A100, teraflops(121, A100), 50.2, "s", "smith"],
-  ["the same", 530, 105, 20480, 2048, 1920 * 2048 / 1e9, 3360, A100, teraflops(113, A100), 44.4, "s", "smith"],
+  ["MT-NLG, a step", 530, 105, 20480, 2048, 1920 * 2048 / 1e9, 2800, A100, teraflops(121, A100), 50.2, "s", "smith"],
+  ["MT-NLG, a step", 530, 105, 20480, 2048, 1920 * 2048 / 1e9, 3360, A100, teraflops(113, A100), 44.4, "s", "smith"],
   ["GPT, a step", 22, 48, 6144, 2048, 4 * 2048 / 1e9, 8, A100, 41.5, 1.10, "s", "korthikanti"],
-  ["the same", 175, 96, 12288, 2048, 64 * 2048 / 1e9, 64, A100, 51.4, 13.75, "s", "korthikanti"],
-  ["the same", 530, 105, 20480, 2048, 280 * 2048 / 1e9, 280, A100, 56.0, 37.83, "s", "korthikanti"],
-  ["the same", 1008, 128, 25600, 2048, 512 * 2048 / 1e9, 512, A100, 56.3, 71.49, "s", "korthikanti"],
-  ["PaLM, 238,300 tokens", 540.35, 118, 12288, 2048, 238300 / 1e9, 6144, 275, 46.2, 1, "s", "palm"],
-  ["MPT, 66,523 tokens", 64.862, 80, 8192, 2048, 66523 / 1e9, 64, H100, 42.57, 1, "s", "mosaic"],
-  ["MPT, 73,860 tokens", 29.975, 48, 7168, 2048, 73860 / 1e9, 32, H100, 43.92, 1, "s", "mosaic"],
-  ["MPT, 15,812 tokens", 13.011, 40, 5120, 32768, 15812 / 1e9, 8, H100, 31.68, 1, "s", "mosaic"],
-  ["MPT, 85,144 tokens", 6.6589, 32, 4096, 2048, 85144 / 1e9, 8, H100, 46.44, 1, "s", "mosaic"],
-  ["MPT, 15,654 tokens", 6.9189, 32, 4096, 65536, 15654 / 1e9, 8, H100, 28.59, 1, "s", "mosaic"],
+  ["GPT, a step", 175, 96, 12288, 2048, 64 * 2048 / 1e9, 64, A100, 51.4, 13.75, "s", "korthikanti"],
+  ["GPT, a step", 530, 105, 20480, 2048, 280 * 2048 / 1e9, 280, A100, 56.0, 37.83, "s", "korthikanti"],
+  ["GPT, a step", 1008, 128, 25600, 2048, 512 * 2048 / 1e9, 512, A100, 56.3, 71.49, "s", "korthikanti"],
+  ["PaLM", 540.35, 118, 12288, 2048, 0, 6144, 275, 46.2, 238300, "tokens/s", "palm"],
+  ["MPT", 64.862, 80, 8192, 2048, 0, 64, H100, 42.57, 66523, "tokens/s", "mosaic"],
+  ["MPT", 29.975, 48, 7168, 2048, 0, 32, H100, 43.92, 73860, "tokens/s", "mosaic"],
+  ["MPT", 13.011, 40, 5120, 32768, 0, 8, H100, 31.68, 15812, "tokens/s", "mosaic"],
+  ["MPT", 6.6589, 32, 4096, 2048, 0, 8, H100, 46.44, 85144, "tokens/s", "mosaic"],
+  ["MPT", 6.9189, 32, 4096, 65536, 0, 8, H100, 28.59, 15654, "tokens/s", "mosaic"],
   ["BLOOM, whole training", 176.2, 70, 14336, 2048, 366, 384, A100, teraflops(150, A100), 1082990, "GPU hours", "bloom"],
   ["Llama 3.1, whole training", 405.85, 126, 16384, 8192, 15600, 16384, H100, 41, 30.84e6, "GPU hours", "llama3"],
 ];
@@ -58,10 +58,12 @@ const COST_ROWS = [
 const COST_PUBLISHED = COST_ROWS.map(([name, billion, layers, hiddenSize, sequence, tokens, gpus, peak, utilization,
   published, unit, key]) => {
   const { source, link, recomputed } = COST_SOURCES[key];
+  if (unit === "tokens/s") tokens = published / 1e9; // those of a second
   const input = { parameters: 1e9 * billion, layers, hiddenSize, sequence, tokens: 1e9 * tokens, gpus,
     peak: 1e12 * peak, utilization: utilization / 100 * (recomputed ? 3 / 4 : 1), lost: 0, price: null };
   const cost = trainingCost(input);
-  const predicted = { "days": cost.days, "s": 86400 * cost.days, "GPU hours": cost.gpuHours }[unit];
+  const predicted = { "days": cost.days, "s": 86400 * cost.days, "GPU hours": cost.gpuHours,
+    "tokens/s": input.tokens / (86400 * cost.days) }[unit];
   return { name: `${name}, ${shown(billion, 4)} billion, ${grouped(gpus)} GPUs`, source, link, input, published,
     unit, predicted };
 });

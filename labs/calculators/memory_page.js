@@ -35,6 +35,13 @@ function bytesSentence(input) {
   return `Bytes per parameter: ${whole} (weights, gradients, optimizer state).${sharded}`;
 }
 
+/* How many of the measured runs the memory kept free would have covered. */
+function coveredSentence(margin) {
+  const covered = MEMORY_PUBLISHED.filter((row) => row.predicted >= row.published * (1 - margin)).length;
+  return `With ${shown(100 * margin)}\u00a0% kept free, a GPU that this page calls large enough would have been so for ` +
+    `${covered} of the ${MEMORY_PUBLISHED.length} runs.`;
+}
+
 function memorySentence(result, input) {
   const most = result.largest;
   const where = input.pipeline > 1 ? `A GPU of stage ${most.stage}, the fullest one,` : input.ranks > 1 ? "Each GPU" : "The GPU";
@@ -118,6 +125,7 @@ startCalculator({
     const result = memory(input);
     const sentence = memorySentence(result, input);
     drawMemory(result, input, sentence);
+    document.getElementById("covered").textContent = coveredSentence(input.margin);
     document.getElementById("bytes").textContent = bytesSentence(input);
     fillTable(document.getElementById("table"), result.stages.map((each) => [`${each.stage}`, `${each.layers}`,
       `${each.held}`, ...[...PARTS, "total"].map((part) => gigabytes(each[part]))]));

@@ -33,7 +33,7 @@ function errorSummary(rows) {
 /* Fill the table with the id "published", and the sentence with the id "errors". */
 function showPublished(rows, groups = { "All": () => true }) {
   fillTable(document.getElementById("published"), rows.map((row) => [row.name,
-    `${shown(row.published)}\u00a0${row.unit}`, `${shown(row.predicted)}\u00a0${row.unit}`,
+    `${large(row.published, 4)}\u00a0${row.unit}`, `${large(row.predicted, 4)}\u00a0${row.unit}`,
     signedPercent(relativeError(row)), sourceOf(row)]));
   document.getElementById("errors").textContent = Object.entries(groups)
     .map(([name, belongs]) => `${name}: ${errorSummary(rows.filter(belongs))}`).join(" ");

@@ -7,12 +7,11 @@ const form = document.getElementById("inputs");
 let gpuAxis = null; // of the last drawing, for clicks
 
 function scalingProblem(input) {
-  if (input.mode === "weak") return null;
   if (input.ranks < input.measuredRanks) {
     return { field: "ranks", message: `GPUs must be at least the ${input.measuredRanks} that have the given compute ` +
       `time, because the page predicts only larger numbers. Received: ${input.ranks}.` };
   }
-  if (input.fixed >= input.compute) {
+  if (input.mode === "strong" && input.fixed >= input.compute) {
     return { field: "fixed", message: "The part that a smaller batch does not save must be less than the compute time. " +
       `Received: ${shown(1e3 * input.fixed)} ms of ${shown(1e3 * input.compute)} ms.` };
   }
@@ -27,8 +26,8 @@ function scalingSentence(result, input) {
   const which = Math.max(...values) - Math.min(...values) < 0.005 ? "The algorithm makes no difference, and" :
     `With the best of them, ${best},`;
   return `On ${gpus(input.ranks)} the efficiency is ${each[0]}, ${each[1]} and ${each[2]}. ${which} the limit is ` +
-    `${result[best].limit}. In ${input.mode} scaling they are ${shown(result[best].faster)} times as fast as ` +
-    `${input.mode === "weak" ? "one GPU" : gpus(input.measuredRanks)}.`;
+    `${result[best].limit}. They process ${shown(result[best].faster)} times as many examples per ` +
+    `second as ${gpus(input.measuredRanks)}.`;
 }
 
 function drawCurves(result, input, sentence) {
@@ -62,10 +61,11 @@ function drawSteps(result) {
   words(drawing, (area.left + area.right) / 2, area.bottom + 36, "milliseconds", { "text-anchor": "middle" });
   steps.forEach((each, i) => {
     const top = area.top + 6 + 34 * i;
-    const border = x.at(1000 * each.compute);
+    const border = x.at(1000 * each.compute), after = x.at(1000 * (each.compute + each.waiting));
     words(drawing, area.left - 8, top + 17, each.algorithm, { "text-anchor": "end" });
     box(drawing, area.left, top, border - area.left, 26, "activations", `computing: ${milliseconds(each.compute)} ms`);
-    box(drawing, border, top, x.at(1000 * each.step) - border, 26, "communication",
+    box(drawing, border, top, after - border, 26, "idle", `waiting: ${milliseconds(each.waiting)} ms`);
+    box(drawing, after, top, x.at(1000 * each.step) - after, 26, "communication",
       `exposed: ${milliseconds(each.exposed)} ms`);
   });
 }
@@ -94,8 +94,6 @@ showPublished(SCALING_PUBLISHED, {
 document.getElementById("chart").addEventListener("click", (event) => {
   const left = document.getElementById("chart").getBoundingClientRect().left;
   const ranks = Math.round(gpuAxis.value(event.clientX - left));
-  const { mode, measuredRanks } = form.elements;
-  const least = mode.value === "strong" ? Number(measuredRanks.value) : 1;
-  form.elements.ranks.value = Math.min(MOST_RANKS, Math.max(least, ranks));
+  form.elements.ranks.value = Math.min(MOST_RANKS, Math.max(Number(form.elements.measuredRanks.value), ranks));
   form.dispatchEvent(new Event("input"));
 });

@@ -155,6 +155,7 @@ def scaling_input(r):
         "insideLatency": between(r, 1e-7, 1e-4), "insideBandwidth": between(r, 1e8, 1e12),
         "networkEfficiency": r.uniform(0.1, 1), "insideEfficiency": r.uniform(0.1, 1),
         "mode": r.choice(("weak", "strong")), "measuredRanks": r.randint(1, 64),
+        "growth": between(r, 0.1, 100), "jitter": r.choice((0, r.uniform(0, 0.1))),
         "fixed": r.choice((0, r.uniform(0, 1e-3))),
         "ranks": r.choice((1, 2, 3, r.randint(1, 64), r.randint(1, 10_000))),
     }  # fmt: skip
@@ -164,12 +165,14 @@ def scaling_expected(x):
     network = Link(x["networkLatency"], x["networkBandwidth"] * x["networkEfficiency"])
     inside = Link(x["insideLatency"], x["insideBandwidth"] * x["insideEfficiency"])
     step_efficiency, limit = solution(18, "step_efficiency"), solution(18, "limit")
-    strong, found = x["mode"] == "strong", []
+    strong, measured, found = x["mode"] == "strong", x["measuredRanks"], []
 
-    def compute(ranks, fixed=x["fixed"]):
-        if not strong:
-            return x["compute"]
-        return step_compute(x["compute"], x["measuredRanks"], ranks, fixed)
+    def compute(ranks, fixed=x["fixed"], jitter=x["jitter"]):
+        cluster = Cluster(network, jitter=jitter)
+        seconds = x["compute"]
+        if strong:
+            seconds = step_compute(seconds, measured, ranks, fixed, x["growth"])
+        return seconds * cluster.slowest(ranks) / cluster.slowest(measured)
 
     for algorithm in ALGORITHMS:
 
@@ -182,24 +185,27 @@ def scaling_expected(x):
             return seconds / step_efficiency(seconds, communication(ranks, **better), x["overlap"])
 
         n = x["ranks"]
-        without = {"latency": step(n, latency=0), "bandwidth": step(n, bandwidth=np.inf)}
+        without = {
+            "stragglers": step(n, compute(n, jitter=0)),
+            "latency": step(n, latency=0),
+            "bandwidth": step(n, bandwidth=np.inf),
+        }
         if strong:
             without["fixed time"] = step(n, compute(n, fixed=0))
-        name = limit(step(n), without)
-        ideal = [
-            x["compute"] * (x["measuredRanks"] / ranks if strong else 1) for ranks in (n, 10_000)
-        ]
-        faster = x["compute"] / step(n) * (1 if strong else n)
-        found += [communication(n), step(n), ideal[0] / step(n), ideal[1] / step(10_000), faster]
-        found.append(LIMITS.index(name))
+        ideal, ideal_most = (
+            x["compute"] * (x["growth"] * measured / ranks if strong else 1)
+            for ranks in (n, 10_000)
+        )
+        found += [communication(n), step(n), ideal / step(n), ideal_most / step(10_000)]
+        found += [ideal / step(n) * n / measured, LIMITS.index(limit(step(n), without))]
     return found
 
 
-LIMITS = "compute", "latency", "bandwidth", "fixed time"
+LIMITS = "compute", "stragglers", "latency", "bandwidth", "fixed time"
 SCALING_SCRIPT = """input => ALGORITHMS.flatMap(name => {
   const each = scaling(input)[name];
   return [each.communication, each.step, each.efficiency, each.curve.at(-1).efficiency, each.faster,
-    ["compute", "latency", "bandwidth", "fixed time"].indexOf(each.limit)];
+    ["compute", "stragglers", "latency", "bandwidth", "fixed time"].indexOf(each.limit)];
 })"""
 
 

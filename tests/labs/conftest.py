@@ -14,7 +14,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser):
-    """Return a function that opens a calculator without a network. It may not complain or ask for a network."""
+    """Return a function that opens a calculator without a network, which it may not ask for."""
     contexts, complaints = [], []
 
     def note(request):

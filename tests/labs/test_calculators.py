@@ -121,9 +121,9 @@ def test_a_page_explains_itself(visit, name):
     [
         ("memory", "ranks", "60", "The number of GPUs must be a multiple of tensor x pipeline x context = "
          "8 x 4 x 1 = 32. Received: 60. Choose 32 or 64 GPUs."),
-        ("memory", "context", "3", "must divide the 8192 tokens of a sequence. Received: 3. Choose a degree such as 2."),
-        ("memory", "expert", "2", "must divide the 1 expert of a layer and the 2 data- and context-parallel ranks."),
-        ("memory", "parameters", "", "Parameters must be a number from 0.001 to 10,000 billion. Received: no number."),
+        ("memory", "context", "3", "divide the 8192 tokens of a sequence. Received: 3. Choose a degree such as 2."),
+        ("memory", "expert", "2", "divide the 1 expert of a layer and the 2 data- and context-parallel ranks."),
+        ("memory", "parameters", "", "must be a number from 0.001 to 10,000 billion. Received: no number."),
         ("cost", "price", "-1", "must be empty, or a number from 0 to 1,000,000. Received: -1."),
         ("kv_cache", "kvHeads", "7", "The key and value heads must divide the 64 query heads. Received: 7."),
         ("memory", "tensor", "5", "The tensor-parallel degree must divide the 64 attention heads of a layer. "

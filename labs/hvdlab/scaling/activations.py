@@ -15,8 +15,8 @@ def layer_activations(network: Transformer, plan: Plan, checkpointing: str) -> f
     """Return the bytes that one layer keeps for the backward pass of one micro-batch.
 
     For a network like GPT-3 and numbers of two bytes they are s b h (10 + 24/t + 5 a s / (h t)) for s tokens,
-    b sequences, width h, a heads and t tensor-parallel ranks: table 2 of Korthikanti et al. 2022. The masks of
-    dropout have one byte per number with every precision. A gated network has none.
+    b sequences, width h, a heads and t tensor-parallel ranks: table 2 of Korthikanti et al. 2022. The masks
+    of dropout have one byte per number with every precision. A gated network has none.
 
     Args:
         network: that is trained.

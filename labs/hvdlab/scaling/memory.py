@@ -1,12 +1,12 @@
-"""Predict the memory of each GPU that trains a transformer on a device mesh (data x context x tensor x pipeline).
+"""Predict the memory of each GPU that trains a transformer on a device mesh.
 
     gpt3 = Transformer(175e9, layers=96, hidden_size=12288, heads=96, vocabulary=50257)
     plan = Plan(ranks=1024, tensor=8, pipeline=16, precision="mixed", sequence_parallel=True)
     training_memory(gpt3, plan, stage=0).total / 1e9        # GB of a GPU of the first stage
 
-The parts are weights, gradients, optimizer state, activations and buffers. ZeRO shards the first three over the
-data- and context-parallel ranks (lab 12). LoRA freezes the weights and trains small matrices next to them (lab
-15). All sizes are in bytes. The parameters are spread evenly over the layers.
+The parts are weights, gradients, optimizer state, activations and buffers. ZeRO shards the first three over
+the data- and context-parallel ranks (lab 12). LoRA freezes the weights and trains small matrices next to them
+(lab 15). All sizes are in bytes. The parameters are spread evenly over the layers.
 
 Source: Rajbhandari, Rasley, Ruwase, He, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
 2020, arXiv:1910.02054, section 3. LoRA: Hu et al. 2021, arXiv:2106.09685. QLoRA: Dettmers et al. 2023,
@@ -104,8 +104,8 @@ def rank_bytes(
 def lora_parameters(network: Transformer, rank: int) -> tuple[float, float]:
     """Return the trained parameters of LoRA on all matrices of the layers: those outside experts, and inside.
 
-    A matrix with m inputs and n outputs gets r (m + n) parameters for the rank r. Without experts, those of the
-    feed-forward network count as outside.
+    A matrix with m inputs and n outputs gets r (m + n) parameters for the rank r. Without experts, those of
+    the feed-forward network count as outside.
 
     Args:
         network: that is fine-tuned.
@@ -160,11 +160,11 @@ def fixed_parts(network: Transformer, plan: Plan, stage: int) -> Memory:
 def buffers(network: Transformer, plan: Plan, stage: int) -> float:
     """Return the bytes of memory that a step needs for a short time, on a GPU of a stage.
 
-    ZeRO stage 3 gathers a layer while it computes with another one, so two whole layers are there. Stages 2 and 3
-    hold the gradients of a whole layer before they shard them. The first and the last matrix count as a layer.
-    QLoRA makes 16-bit numbers of one matrix. Ranks of sequence parallelism gather the input of a block, and
-    those of context parallelism receive keys and values. A loss that is not fused makes a 16-bit and two float32
-    copies of the logits.
+    ZeRO stage 3 gathers a layer while it computes with another one, so two whole layers are there. Stages 2
+    and 3 hold the gradients of a whole layer before they shard them. The first and the last matrix count as a
+    layer. QLoRA makes 16-bit numbers of one matrix. Ranks of sequence parallelism gather the input of a
+    block, and those of context parallelism receive keys and values. A loss that is not fused makes a 16-bit
+    and two float32 copies of the logits.
 
     Args:
         network: that is trained.

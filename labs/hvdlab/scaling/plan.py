@@ -1,7 +1,7 @@
 """How a transformer is trained and split over GPUs: precision, optimizer, fine-tuning, device mesh.
 
 The device mesh is data x context x tensor x pipeline. Context parallelism cuts each sequence. Expert
-parallelism spreads the experts of a layer over data- and context-parallel ranks, and needs no ranks of its own.
+parallelism spreads the experts of a layer over data- and context-parallel ranks, and needs no other ranks.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ PRECISIONS = {  # labs 9 and 12
     "mixed, float32 gradients": Precision(2, 4, 4, 4, 2),
     "bfloat16": Precision(2, 2, 0, 2, 2),
 }
-# Numbers that the optimizer keeps per parameter. Muon keeps a momentum, and 8-bit Adam two numbers of one byte.
+# Numbers that the optimizer keeps per parameter. Muon keeps a momentum, 8-bit Adam two numbers of one byte.
 OPTIMIZERS = {"SGD": 0, "momentum": 1, "Adam": 2, "8-bit Adam": 2}
 # NF4 with double quantization: 4 bits, 8 for each 64 weights, and 32 for each 64 x 256 (Dettmers et al. 2023,
 # section 3).

@@ -3,8 +3,8 @@
     training_cost(405e9, 15.6e12, gpus=16384, peak=989e12, utilization=0.41).days     # 66
 
 A token needs 6 floating-point operations per parameter, and attention needs 12 L h s more, for L layers of
-width h and sequences of s tokens. The model FLOPs utilization (MFU) is the fraction of a GPU's peak speed that
-these operations reach. Operations of checkpointing, which computes activations again, do not count in the MFU.
+width h and sequences of s tokens. The model FLOPs utilization (MFU) is the fraction of a GPU's peak speed
+that these operations reach. Operations of checkpointing, which computes activations again, do not count.
 
 Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1 (6ND). Chowdhery et al. 2022, arXiv:2204.02311,
 appendix B (attention and MFU).

@@ -24,7 +24,7 @@ class Transformer:
         heads: attention heads of a layer.
         vocabulary: number of tokens.
         kv_heads: key and value heads. Default `heads` (multi-head attention).
-        feed_forward: width inside a feed-forward network, or inside one expert. Default 4 times `hidden_size`.
+        feed_forward: width inside a feed-forward network or one expert. Default 4 times `hidden_size`.
         gated: the feed-forward network has a gate (SwiGLU), and the network has no dropout. Default False:
             GELU and dropout, like GPT-3.
         head_size: width of a head. Default `hidden_size` / `heads`.
