@@ -117,8 +117,8 @@ function shown(value, digits = 3) {
 
 /* A number in a sentence: 28.2 million. */
 function large(value, digits = 3) {
-  if (value >= 1e9) return `${shown(value / 1e9, digits)} billion`;
-  return value >= 1e6 ? `${shown(value / 1e6, digits)} million` : shown(value, digits);
+  if (value >= 1e9) return `${shown(value / 1e9, digits)}\u00a0billion`;
+  return value >= 1e6 ? `${shown(value / 1e6, digits)}\u00a0million` : shown(value, digits);
 }
 
 /* A number on a logarithmic axis: 10k, 1M. */

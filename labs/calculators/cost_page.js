@@ -60,7 +60,7 @@ startCalculator({
 });
 showPublished(COST_PUBLISHED);
 fillTable(document.getElementById("reached"), REACHED.map((row) => [row.name, large(row.hours),
-  `${shown(row.tokens)} billion`, percent(row.utilization), sourceOf(row)]));
+  large(1e9 * row.tokens), percent(row.utilization), sourceOf(row)]));
 document.getElementById("chart").addEventListener("click", (event) => {
   const left = document.getElementById("chart").getBoundingClientRect().left;
   form.elements.gpus.value = Math.min(MOST_GPUS, Math.max(1, Math.round(gpuAxis.value(event.clientX - left))));

@@ -21,20 +21,20 @@ function sourceOf(row) {
   return link;
 }
 
-/* Return "n = 28 rows, from -9.7 % to +1.7 %, median size 0.9 %". */
+/* Return a sentence with the number of rows, the range of their errors and the median of their sizes. */
 function errorSummary(rows) {
   const errors = rows.map(relativeError).sort((a, b) => a - b);
   const sizes = errors.map(Math.abs).sort((a, b) => a - b);
   const middle = (sizes[Math.floor((sizes.length - 1) / 2)] + sizes[Math.ceil((sizes.length - 1) / 2)]) / 2;
   return `${rows.length} rows, errors from ${signedPercent(errors[0])} to ${signedPercent(errors.at(-1))}. ` +
-    `Half of them are smaller than ${(100 * middle).toFixed(1)}\u00a0%.`;
+    `Half of them are at most ${(100 * middle).toFixed(1)}\u00a0% in size.`;
 }
 
 /* Fill the table with the id "published", and the sentence with the id "errors". */
 function showPublished(rows, groups = { "All": () => true }) {
   fillTable(document.getElementById("published"), rows.map((row) => [row.name,
-    `${large(row.published, 4)}\u00a0${row.unit}`, `${large(row.predicted, 4)}\u00a0${row.unit}`,
-    signedPercent(relativeError(row)), sourceOf(row)]));
+    signedPercent(relativeError(row)), `${large(row.published, 4)}\u00a0${row.unit}`,
+    `${large(row.predicted, 4)}\u00a0${row.unit}`, sourceOf(row)]));
   document.getElementById("errors").textContent = Object.entries(groups)
     .map(([name, belongs]) => `${name}: ${errorSummary(rows.filter(belongs))}`).join(" ");
 }
