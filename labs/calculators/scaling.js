@@ -60,8 +60,10 @@ function normalQuantile(probability) {
 }
 
 /* The compute time of the slowest of N GPUs, divided by the mean (Cluster.slowest). */
+const expectedMaxima = new Map(); // by number of GPUs, because a curve needs each of them many times
 function slowest(jitter, ranks) {
-  return jitter ? 1 + jitter * normalQuantile((ranks - 0.375) / (ranks + 0.25)) : 1;
+  if (!expectedMaxima.has(ranks)) expectedMaxima.set(ranks, normalQuantile((ranks - 0.375) / (ranks + 0.25)));
+  return 1 + jitter * expectedMaxima.get(ranks);
 }
 
 /* The batch of a GPU, relative to that of the measurement. */
