@@ -16,7 +16,7 @@ const COST_SOURCES = {
   palm: { source: "Chowdhery et al. 2022, section 4.1", link: `${ARXIV}2204.02311` },
   mosaic: { source: "LLM Foundry, MPT benchmarks", link: "https://github.com/mosaicml/llm-foundry/blob/" +
     "061f2c7ce64e655100286584a7629e2a09f827ba/scripts/train/benchmarking/README.md" },
-  bloom: { source: "BigScience 2022, section 3.5", link: `${ARXIV}2211.05100`, recomputed: true },
+  bloom: { source: "BigScience 2022, section 3.4; model card", link: `${ARXIV}2211.05100`, recomputed: true },
   llama3: { source: "Llama Team 2024, table 4; model card", link: MODEL_CARD },
 };
 
@@ -81,7 +81,7 @@ const REACHED = [
   ["Llama 2 13B", 13.0, 2000, 368640, A100, ...LLAMA_2],
   ["Llama 2 70B", 69.0, 2000, 1720320, A100, ...LLAMA_2],
   ["MPT 7B", 6.65, 1000, 9.5 * 24 * 440, A100, "MosaicML 2023", "https://www.databricks.com/blog/mpt-7b"],
-  ["BLOOM 176B", 176.2, 366, 1082990, A100, "BigScience 2022, section 3.5", `${ARXIV}2211.05100`],
+  ["BLOOM 176B", 176.2, 366, 1082990, A100, "BigScience 2022, section 3.4", `${ARXIV}2211.05100`],
   ["Llama 3.1 8B", 8.03, 15000, 1.46e6, H100, "model card", MODEL_CARD],
   ["Llama 3.1 70B", 70.6, 15000, 7.0e6, H100, "model card", MODEL_CARD],
   ["Llama 3.1 405B", 405.85, 15600, 30.84e6, H100, "model card", MODEL_CARD],

@@ -8,11 +8,11 @@
 function kvProblem(input) {
   if (input.heads % input.kvHeads) {
     return { field: "kvHeads", message: `The key and value heads must divide the ${input.heads} query heads. ` +
-      `Received: ${input.kvHeads}.` };
+      `Received: ${input.kvHeads}. Choose a number such as ${largestDivisor(input.heads, input.kvHeads)}.` };
   }
   if (input.heads % input.tensor) {
     return { field: "tensor", message: `The tensor-parallel degree must divide the ${input.heads} query heads. ` +
-      `Received: ${input.tensor}.` };
+      `Received: ${input.tensor}. Choose a degree such as ${largestDivisor(input.heads, input.tensor)}.` };
   }
   return null;
 }

@@ -39,7 +39,7 @@ function drawKv(input, rows, sentence) {
 }
 
 startCalculator({
-  presets: NETWORKS.map((each) => {
+  presets: NETWORKS.filter((each) => !each.name.startsWith("BERT")).map((each) => {
     const { parameters, layers, hiddenSize, heads, kvHeads, headSize, sequence } = each.values;
     return { ...each, values: { parameters, layers, hiddenSize, heads, kvHeads, headSize, sequence } };
   }),

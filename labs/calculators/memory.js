@@ -63,12 +63,6 @@ function memoryProblem(input) {
   return null;
 }
 
-function largestDivisor(number, limit) {
-  let divisor = Math.min(number, limit);
-  while (number % divisor) divisor -= 1;
-  return divisor;
-}
-
 /* What a rank holds between the backward pass and the update (lab 12). Sizes are bytes per parameter. */
 function rankBytes(parameters, ranks, stage, weights, gradients, state) {
   const shard = parameters / ranks;

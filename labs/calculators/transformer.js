@@ -40,6 +40,13 @@ function kvCacheBytes(network, tokens, number, tensor) {
   return 2 * network.layers * kvWidth(network) / Math.min(tensor, network.kvHeads) * number * tokens;
 }
 
+/* The largest divisor of a number that is at most the limit, for advice. */
+function largestDivisor(number, limit) {
+  let divisor = Math.min(number, limit);
+  while (number % divisor) divisor -= 1;
+  return divisor;
+}
+
 const LLAMA_3 = { source: "Llama Team 2024, table 3", link: "https://arxiv.org/abs/2407.21783" };
 const QWEN_3 = { source: "Qwen Team 2025, table 2; shape as in the published configuration",
   link: "https://arxiv.org/abs/2505.09388" };

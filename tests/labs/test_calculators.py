@@ -125,7 +125,7 @@ def test_a_page_explains_itself(visit, name):
         ("memory", "expert", "2", "divide the 1 expert of a layer and the 2 data- and context-parallel"),
         ("memory", "parameters", "", "must be a number from 0.001 to 10,000 billion. Received: no number."),
         ("cost", "price", "-1", "must be empty, or a number from 0 to 1,000,000. Received: -1."),
-        ("kv_cache", "kvHeads", "7", "The key and value heads must divide the 64 query heads. Received: 7."),
+        ("kv_cache", "kvHeads", "7", "divide the 64 query heads. Received: 7. Choose a number such as 4."),
         ("memory", "tensor", "5", "The tensor-parallel degree must divide the 64 attention heads of a layer. "
          "Received: 5. Choose a degree such as 4."),
         ("memory", "pipeline", "100", "must be at most the number of layers, 80"),
