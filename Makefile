@@ -30,7 +30,7 @@ WORKERS = -n 4 --dist worksteal
 FORKED = OMP_NUM_THREADS=1 .venv/bin/python tests/helpers/fork_server/with_fork_servers.py
 WHOLE = tests/notebooks notebooks/solutions tests/docker \
     tests/labs/test_labs.py tests/labs/test_pictures.py tests/labs/test_slides.py tests/labs/test_calculators.py \
-    tests/labs/test_cifar10.py tests/labs/test_training_scripts.py \
+    tests/labs/test_calculator_numbers.py tests/labs/test_cifar10.py tests/labs/test_training_scripts.py \
     tests/hvdgrade/batch/test_slurm.py tests/hvdgrade/batch/test_ended.py tests/hvdgrade/batch/test_platforms.py \
     tests/hvdgrade/worker \
     tests/hvdgrade/jupyter/test_server.py tests/hvdlab/check/test_scripts.py tests/hvdlab/gpu_report/test_command.py

@@ -7,8 +7,8 @@ let gpuAxis = null; // of the last drawing, for clicks
 
 function batchSentence(result) {
   const relation = result.batch < result.bCrit ? "below" : result.batch > result.bCrit ? "above" : "equal to";
-  return `${grouped(result.ranks)} GPU${result.ranks === 1 ? "" : "s"} have a batch of ` +
-    `${shown(result.batch, 9)} examples, ${relation} the critical batch size. They need ${shown(result.steps)} steps, ` +
+  return `${gpus(result.ranks)} ${result.ranks === 1 ? "has" : "have"} a batch of ` +
+    `${shown(result.batch, 9)} examples, ${relation} the critical batch size. That needs ${shown(result.steps)} steps, ` +
     `${shown(result.hours)} hours and ${shown(result.gpuHours)} GPU hours. Twice the GPUs would save ` +
     `${shown(100 * result.saved, 2)}\u00a0% of the steps.`;
 }
@@ -36,7 +36,7 @@ function drawOver(id, input, result, lines, titles) {
   const results = counts(most).map((ranks) => batch(input, ranks));
   const says = lines.map(([, value, text]) => `${text} ${shown(value(result))}`).join(" and ");
   const drawing = chart(document.getElementById(id), 290,
-    `${titles.alt} For ${grouped(result.ranks)} GPUs: ${says}.`);
+    `${titles.alt} For ${gpus(result.ranks)}: ${says}.`);
   const area = { left: 58, right: drawing.width - 24, top: 28, bottom: 240 };
   const x = logAxis(1, most, area.left, area.right);
   const all = lines.flatMap(([, value]) => results.map(value));
@@ -49,7 +49,7 @@ function drawOver(id, input, result, lines, titles) {
       y2: area.bottom, class: "mark limit" });
     words(drawing, x.at(result.criticalRanks), area.top - 8, "B_crit", { "text-anchor": "middle" });
   }
-  verticalLine(drawing, area, x.at(result.ranks), `${grouped(result.ranks)} GPUs`, "chosen");
+  verticalLine(drawing, area, x.at(result.ranks), gpus(result.ranks), "chosen");
   for (const [name, value] of lines) {
     curve(drawing, results.map((each) => [x.at(each.ranks), y.at(value(each))]), name);
     marker(drawing, x.at(result.ranks), y.at(value(result)), name);
@@ -81,7 +81,7 @@ startCalculator({
         shown(each.gpuHours), shown(each.cost), `${shown(100 * each.saved, 2)}\u00a0%`];
     }));
     return {
-      headline: `${grouped(result.ranks)} GPUs: ${shown(result.hours)} hours, ` +
+      headline: `${gpus(result.ranks)}: ${shown(result.hours)} hours, ` +
         `${shown(result.gpuHours)} GPU hours`,
       sentence: batchSentence(result),
     };

@@ -115,22 +115,28 @@ function shown(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/* A number in a sentence: 28.2 million. */
+function large(value, digits = 3) {
+  if (value >= 1e9) return `${shown(value / 1e9, digits)}\u00a0billion`;
+  return value >= 1e6 ? `${shown(value / 1e6, digits)}\u00a0million` : shown(value, digits);
+}
+
 /* A number on a logarithmic axis: 10k, 1M. */
 function short(value) {
-  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+  for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
     if (value >= size * 0.9999) return `${Number((value / size).toPrecision(3))}${unit}`;
   }
   return String(Number(value.toPrecision(3)));
 }
 
-/* Fill the body of a table. A row is a list of cells, and its first cell is the heading of the row. */
+/* Fill the body of a table. A row is a list of texts or elements, and its first cell is the heading of the row. */
 function fillTable(body, rows) {
   body.replaceChildren(...rows.map((cells) => {
     const row = document.createElement("tr");
     cells.forEach((cell, i) => {
       const element = document.createElement(i ? "td" : "th");
       if (!i) element.scope = "row";
-      element.textContent = cell;
+      element.append(cell);
       row.append(element);
     });
     return row;

@@ -20,6 +20,7 @@ function inputFields(form) {
 /* Return the value of a field for the formulas. */
 function valueOf(field) {
   if (field.type === "checkbox") return field.checked;
+  if (field.value === "" && !field.required) return null;
   if (field.dataset.scale) return Number(field.value) * Number(field.dataset.scale);
   return field.type === "number" || field.type === "range" || field.dataset.number !== undefined
     ? Number(field.value) : field.value;
@@ -27,10 +28,11 @@ function valueOf(field) {
 
 /* Return a sentence about a field that is empty or out of range, or null. */
 function fieldProblem(field) {
-  if (field.type !== "number" || field.validity.valid && field.value !== "") return null;
+  if (field.type !== "number" || field.validity.valid) return null;
   const what = field.step === "any" ? "a number" : "a whole number";
   const range = `from ${grouped(field.min)} to ${grouped(field.max)}`;
   const received = field.value === "" ? "no number" : field.value;
+  if (!field.required) return `${labelOf(field)} must be empty, or ${what} ${range}. Received: ${received}.`;
   return `${labelOf(field)} must be ${what} ${range}${unitOf(field)}. Received: ${received}.`;
 }
 
@@ -41,6 +43,10 @@ function unitOf(field) {
 
 function grouped(text) {
   return Number(text).toLocaleString("en-US", { maximumFractionDigits: 6 });
+}
+
+function gpus(count) {
+  return `${grouped(count)} GPU${count === 1 ? "" : "s"}`;
 }
 
 function writeField(field, text) {
@@ -54,11 +60,31 @@ function readField(field) {
   return field.type === "checkbox" ? (field.checked ? "1" : "0") : field.value;
 }
 
-/* The fragment has each input in the unit of its field, so that a link shows the same page. */
+/* The fragment has each input in the unit of its field, so that a link shows the same page. Return a sentence about
+ * the values that a slider or a list cannot have, and which therefore changed. */
 function readFragment(form) {
   const given = new URLSearchParams(location.hash.slice(1));
+  const changed = [];
   for (const field of inputFields(form)) {
-    if (given.has(field.name)) writeField(field, given.get(field.name));
+    if (!given.has(field.name)) continue;
+    const text = given.get(field.name);
+    writeField(field, text);
+    if (field.type !== "checkbox" && readField(field) !== text && Number(readField(field)) !== Number(text)) {
+      changed.push(`${labelOf(field)} cannot be "${text}". The page uses ${readField(field) || "no value"}.`);
+    }
+  }
+  return changed.join(" ");
+}
+
+/* Copy the address of the page, and say whether the browser allowed it. */
+async function copyLink(form) {
+  writeFragment(form);
+  const answer = document.getElementById("copied");
+  try {
+    await navigator.clipboard.writeText(location.href);
+    answer.textContent = "Copied.";
+  } catch {
+    answer.textContent = "The browser did not allow it. Copy the address of this page instead.";
   }
 }
 
@@ -71,7 +97,7 @@ function writeFragment(form) {
 function showPreset(form, presets) {
   const select = document.getElementById("preset");
   const found = presets.findIndex((preset) => Object.entries(preset.values)
-    .every(([name, value]) => Number(form.elements[name].value) === value));
+    .every(([name, value]) => form.elements[name].value === String(value) || Number(form.elements[name].value) === value));
   select.value = String(found);
   const source = document.getElementById("preset-source");
   source.replaceChildren();
@@ -89,6 +115,12 @@ function offerPresets(form, presets) {
     const preset = presets[Number(select.value)];
     if (preset) for (const [name, value] of Object.entries(preset.values)) form.elements[name].value = value;
   });
+}
+
+/* Set what "Reset" restores. */
+function setDefault(field, value) {
+  if (field.tagName !== "SELECT") field.defaultValue = value;
+  else for (const option of field.options) option.defaultSelected = option.value === String(value);
 }
 
 function startCalculator({ presets = [], problem = () => null, show }) {
@@ -110,7 +142,10 @@ function startCalculator({ presets = [], problem = () => null, show }) {
     }
   }
 
-  function update() {
+  function update(notice = "") {
+    const noticed = document.getElementById("notice");
+    noticed.textContent = notice;
+    noticed.hidden = !notice;
     for (const range of form.querySelectorAll("input[type=range]")) {
       document.getElementById(`${range.id}-value`).textContent = range.value;
     }
@@ -127,6 +162,7 @@ function startCalculator({ presets = [], problem = () => null, show }) {
   }
 
   function edited() {
+    document.getElementById("copied").textContent = "";
     update();
     writeFragment(form);
   }
@@ -134,20 +170,20 @@ function startCalculator({ presets = [], problem = () => null, show }) {
   if (presets.length) {
     offerPresets(form, presets);
     const first = presets[Number(document.getElementById("preset").dataset.first)];
-    for (const [name, value] of Object.entries(first.values)) {
-      form.elements[name].defaultValue = value;
-    }
+    for (const [name, value] of Object.entries(first.values)) setDefault(form.elements[name], value);
   }
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", edited);
   form.addEventListener("reset", () => setTimeout(edited));
-  window.addEventListener("hashchange", () => { readFragment(form); update(); });
-  readFragment(form);
-  let width = 0;
+  document.getElementById("copy-link").addEventListener("click", () => copyLink(form));
+  window.addEventListener("hashchange", () => update(readFragment(form)));
+  let notice = readFragment(form), width = 0;
   new ResizeObserver(([page]) => { // also draws for the first time; a phone that is turned draws again
     if (page.contentRect.width !== width) {
       width = page.contentRect.width;
-      update();
+      update(notice);
+      if (notice) writeFragment(form);
+      notice = "";
     }
   }).observe(document.body);
 }

@@ -1,7 +1,6 @@
 /* The page memory.html: draw the memory of each pipeline stage. */
 "use strict";
 
-const PARTS = ["weights", "gradients", "state", "activations"];
 const GPU_SIZES = [16, 24, 40, 80, 141, 192]; // GB, named on the page
 const GB = 1e9;
 
@@ -10,14 +9,48 @@ function gigabytes(nbytes) {
   return value >= 100 ? shown(value) : value === 0 ? "0" : value < 0.001 ? "< 0.001" : value.toPrecision(3);
 }
 
+/* The size of the smallest GPU in the chart that has the memory and the margin, or undefined. */
+function smallestGpu(nbytes, margin) {
+  return GPU_SIZES.find((each) => each * GB * (1 - margin) >= nbytes);
+}
+
+function perParameter(nbytes) {
+  const parts = Object.values(nbytes);
+  return `${parts.map((each) => shown(each)).join(" + ")} = ${shown(parts.reduce((a, b) => a + b))}`;
+}
+
+/* Bytes per parameter: weights + gradients + optimizer state, of the whole network and of a GPU. */
+function bytesSentence(input) {
+  const size = PRECISIONS[input.precision], shards = shardRanks(input);
+  const bytes = [size.weights, size.gradients, stateBytes(input)];
+  const whole = perParameter(rankBytes(1, 1, 0, ...bytes));
+  if (input.method !== "full") {
+    const trained = loraParameters(input).reduce((a, b) => a + b);
+    const frozen = input.method === "QLoRA" ? `${shown(NF4_BYTES)} (${size.weights} outside the layers)` : size.weights;
+    return `Bytes per parameter: ${frozen} for frozen weights. ${short(trained)} trained parameters have ${whole} ` +
+      "(weights, gradients, optimizer state).";
+  }
+  const sharded = input.zeroStage && shards > 1 ? ` ZeRO stage ${input.zeroStage} over ${grouped(shards)} ranks leaves ` +
+    `${perParameter(rankBytes(1, shards, input.zeroStage, ...bytes))} on a GPU.` : "";
+  return `Bytes per parameter: ${whole} (weights, gradients, optimizer state).${sharded}`;
+}
+
+/* How many of the measured runs the memory kept free would have covered. */
+function coveredSentence(margin) {
+  const covered = MEMORY_PUBLISHED.filter((row) => row.predicted >= row.published * (1 - margin)).length;
+  return `With ${shown(100 * margin)}\u00a0% kept free, a GPU that this page calls large enough would have been so for ` +
+    `${covered} of the ${MEMORY_PUBLISHED.length} runs.`;
+}
+
 function memorySentence(result, input) {
   const most = result.largest;
-  const where = input.pipeline > 1 ? `A GPU of stage ${most.stage}, the fullest one,` : "Each GPU";
+  const where = input.pipeline > 1 ? `A GPU of stage ${most.stage}, the fullest one,` : input.ranks > 1 ? "Each GPU" : "The GPU";
   const parts = `weights ${gigabytes(most.weights)}, gradients ${gigabytes(most.gradients)}, optimizer state ` +
-    `${gigabytes(most.state)} and activations ${gigabytes(most.activations)} GB`;
-  const size = GPU_SIZES.find((each) => each * GB >= most.total);
-  const fits = size ? `This fits a GPU with ${size} GB.`
-    : `This is more than the ${GPU_SIZES[GPU_SIZES.length - 1]} GB of the largest GPU in the chart.`;
+    `${gigabytes(most.state)}, activations ${gigabytes(most.activations)} and buffers ${gigabytes(most.buffers)} GB`;
+  const size = smallestGpu(most.total, input.margin);
+  const free = `With ${shown(100 * input.margin)}\u00a0% of the memory kept free,`;
+  const fits = size ? `${free} this fits a GPU with ${size} GB.`
+    : `${free} this does not fit the ${GPU_SIZES.at(-1)} GB of the largest GPU in the chart.`;
   return `${where} needs ${gigabytes(most.total)} GB: ${parts}. ${fits} ` +
     `The data-parallel degree is ${shown(result.data, 7)} and the global batch has ` +
     `${shown(result.globalBatch, 9)} sequence${result.globalBatch === 1 ? "" : "s"}.`;
@@ -31,7 +64,7 @@ function drawMemory(result, input, sentence) {
   const drawing = chart(container, height, `Stacked bar of each pipeline stage. ${sentence}`);
   const area = { left: count > 1 ? 66 : 8, right: drawing.width - 10, top: 30, bottom: 34 + count * pitch };
   const total = result.largest.total / GB;
-  const fitting = GPU_SIZES.find((size) => size >= total) ?? 0;
+  const fitting = smallestGpu(result.largest.total, input.margin) ?? 0;
   const x = linearAxis(Math.max(total, fitting) * 1.04, area.left, area.right, drawing.width < 500 ? 4 : 8);
   for (const tick of x.ticks) {
     add(drawing.svg, "line", { x1: x.at(tick), x2: x.at(tick), y1: area.top, y2: area.bottom, class: "grid" });
@@ -86,15 +119,22 @@ function writeStage(drawing, each, x, top, high) {
 }
 
 startCalculator({
-  presets: MEMORY_PRESETS,
+  presets: NETWORKS,
   problem: memoryProblem,
   show(input) {
     const result = memory(input);
     const sentence = memorySentence(result, input);
     drawMemory(result, input, sentence);
+    document.getElementById("covered").textContent = coveredSentence(input.margin);
+    document.getElementById("bytes").textContent = bytesSentence(input);
     fillTable(document.getElementById("table"), result.stages.map((each) => [`${each.stage}`, `${each.layers}`,
       `${each.held}`, ...[...PARTS, "total"].map((part) => gigabytes(each[part]))]));
     const where = input.pipeline > 1 ? `in a GPU of stage ${result.largest.stage}` : "per GPU";
     return { headline: `${gigabytes(result.largest.total)} GB ${where}`, sentence };
   },
+});
+showPublished(MEMORY_PUBLISHED, {
+  "Training with torchtitan": (row) => row.source.startsWith("torchtitan"),
+  "LoRA": (row) => row.input.method === "LoRA",
+  "QLoRA": (row) => row.input.method === "QLoRA",
 });

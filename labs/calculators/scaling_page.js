@@ -6,23 +6,39 @@ const milliseconds = (seconds) => shown(1000 * seconds);
 const form = document.getElementById("inputs");
 let gpuAxis = null; // of the last drawing, for clicks
 
-function scalingSentence(result, ranks) {
-  const each = ALGORITHMS.map((name) => `${percent(result[name].efficiency)} with the ${name}` +
-    `${name === "hierarchical" ? " all-reduce" : ""}`);
-  const best = ALGORITHMS.reduce((a, b) => (result[b].efficiency > result[a].efficiency ? b : a));
-  return `On ${grouped(ranks)} GPU${ranks === 1 ? "" : "s"} the efficiency is ${each[0]}, ${each[1]} and ` +
-    `${each[2]}. With the best of them, ${best}, the limit is ${result[best].limit}.`;
+function scalingProblem(input) {
+  if (input.ranks < input.measuredRanks) {
+    return { field: "ranks", message: `GPUs must be at least the ${input.measuredRanks} that have the given compute ` +
+      `time, because the page predicts only larger numbers. Received: ${input.ranks}.` };
+  }
+  if (input.mode === "strong" && input.fixed >= input.compute) {
+    return { field: "fixed", message: "The part that a smaller batch does not save must be less than the compute time. " +
+      `Received: ${shown(1e3 * input.fixed)} ms of ${shown(1e3 * input.compute)} ms.` };
+  }
+  return null;
 }
 
-function drawCurves(result, ranks, sentence) {
-  const drawing = chart(document.getElementById("chart"), 340, `Curves of the efficiency from 1 to 10,000 GPUs ` +
+function scalingSentence(result, input) {
+  const each = ALGORITHMS.map((name) => `${percent(result[name].efficiency)} with the ${name}` +
+    `${name === "hierarchical" ? " all-reduce" : ""}`);
+  const values = ALGORITHMS.map((name) => result[name].efficiency);
+  const best = ALGORITHMS.reduce((a, b) => (result[b].efficiency > result[a].efficiency ? b : a));
+  const which = Math.max(...values) - Math.min(...values) < 0.005 ? "The algorithm makes no difference, and" :
+    `With the best of them, ${best},`;
+  return `On ${gpus(input.ranks)} the efficiency is ${each[0]}, ${each[1]} and ${each[2]}. ${which} the limit is ` +
+    `${result[best].limit}. They process ${shown(result[best].faster)} times as many examples per ` +
+    `second as ${gpus(input.measuredRanks)}.`;
+}
+
+function drawCurves(result, input, sentence) {
+  const drawing = chart(document.getElementById("chart"), 340, `Curves of the efficiency up to 10,000 GPUs ` +
     `for three all-reduce algorithms. ${sentence} At 10,000 GPUs it is ` +
     `${ALGORITHMS.map((name) => `${percent(result[name].curve.at(-1).efficiency)} (${name})`).join(", ")}.`);
   const area = { left: 52, right: drawing.width - 26, top: 28, bottom: 290 };
-  const x = logAxis(1, MOST_RANKS, area.left, area.right);
+  const x = logAxis(1, MOST_RANKS, area.left, area.right), { ranks } = input;
   const y = linearAxis(1, area.bottom, area.top);
   axes(drawing, area, x, y, { x: "GPUs", y: "efficiency", xNumber: shown, yNumber: (value) => value.toFixed(1) });
-  verticalLine(drawing, area, x.at(ranks), `${grouped(ranks)} GPUs`, "chosen");
+  verticalLine(drawing, area, x.at(ranks), gpus(ranks), "chosen");
   for (const name of ALGORITHMS) {
     curve(drawing, result[name].curve.map((each) => [x.at(each.ranks), y.at(each.efficiency)]), name);
     marker(drawing, x.at(ranks), y.at(result[name].efficiency), name);
@@ -30,7 +46,7 @@ function drawCurves(result, ranks, sentence) {
   gpuAxis = x;
 }
 
-function drawSteps(result, compute) {
+function drawSteps(result) {
   const steps = ALGORITHMS.map((name) => result[name]);
   const parts = steps.map((each) => `${each.algorithm} ${milliseconds(each.step)} ms, of which ` +
     `${milliseconds(each.exposed)} ms are exposed communication`);
@@ -45,31 +61,39 @@ function drawSteps(result, compute) {
   words(drawing, (area.left + area.right) / 2, area.bottom + 36, "milliseconds", { "text-anchor": "middle" });
   steps.forEach((each, i) => {
     const top = area.top + 6 + 34 * i;
-    const border = x.at(1000 * compute);
+    const border = x.at(1000 * each.compute), after = x.at(1000 * (each.compute + each.waiting));
     words(drawing, area.left - 8, top + 17, each.algorithm, { "text-anchor": "end" });
-    box(drawing, area.left, top, border - area.left, 26, "activations", `computing: ${milliseconds(compute)} ms`);
-    box(drawing, border, top, x.at(1000 * each.step) - border, 26, "communication",
+    box(drawing, area.left, top, border - area.left, 26, "activations", `computing: ${milliseconds(each.compute)} ms`);
+    box(drawing, border, top, after - border, 26, "idle", `waiting: ${milliseconds(each.waiting)} ms`);
+    box(drawing, after, top, x.at(1000 * each.step) - after, 26, "communication",
       `exposed: ${milliseconds(each.exposed)} ms`);
   });
 }
 
 startCalculator({
   presets: SCALING_PRESETS,
+  problem: scalingProblem,
   show(input) {
     const result = scaling(input);
-    const sentence = scalingSentence(result, input.ranks);
-    drawCurves(result, input.ranks, sentence);
-    drawSteps(result, input.compute);
+    const sentence = scalingSentence(result, input);
+    drawCurves(result, input, sentence);
+    drawSteps(result);
     fillTable(document.getElementById("table"), ALGORITHMS.map((name) => [name,
       milliseconds(result[name].communication), milliseconds(result[name].exposed),
-      milliseconds(result[name].step), percent(result[name].efficiency), result[name].limit]));
+      milliseconds(result[name].step), percent(result[name].efficiency), shown(result[name].faster),
+      result[name].limit]));
     const each = ALGORITHMS.map((name) => `${name} ${percent(result[name].efficiency)}`);
-    return { headline: `${grouped(input.ranks)} GPUs: ${each.join(", ")}`, sentence };
+    return { headline: `${gpus(input.ranks)}: ${each.join(", ")}`, sentence };
   },
+});
+showPublished(SCALING_PUBLISHED, {
+  "Fitted": (row) => row.fitted,
+  "Predicted, weak": (row) => !row.fitted && row.mode === "weak",
+  "Predicted, strong": (row) => !row.fitted && row.mode === "strong",
 });
 document.getElementById("chart").addEventListener("click", (event) => {
   const left = document.getElementById("chart").getBoundingClientRect().left;
   const ranks = Math.round(gpuAxis.value(event.clientX - left));
-  form.elements.ranks.value = Math.min(MOST_RANKS, Math.max(1, ranks));
+  form.elements.ranks.value = Math.min(MOST_RANKS, Math.max(Number(form.elements.measuredRanks.value), ranks));
   form.dispatchEvent(new Event("input"));
 });

@@ -9,9 +9,10 @@ import pytest
 from lab_functions import solution
 
 from hvdlab.noise_scale import steps_to_goal
-from hvdlab.scaling import ALGORITHMS, Cluster, Link
+from hvdlab.scaling import ALGORITHMS, Cluster, Link, step_compute
 from hvdlab.scaling.memory import (
     CHECKPOINTING,
+    METHODS,
     OPTIMIZERS,
     PRECISIONS,
     Plan,
@@ -19,6 +20,8 @@ from hvdlab.scaling.memory import (
     training_memory,
 )
 from hvdlab.scaling.pipeline import SCHEDULES, bubble, most_held, simulate
+from hvdlab.scaling.training_cost import token_flops, training_cost
+from hvdlab.scaling.transformer import kv_cache_bytes
 
 
 def between(random_, least, most):
@@ -26,29 +29,50 @@ def between(random_, least, most):
     return float(np.exp(random_.uniform(np.log(least), np.log(most))))
 
 
+def shape_input(r, tensor):
+    kv_heads = r.choice((1, 2, 3, 5)) * tensor
+    heads = kv_heads * r.choice((1, 1, 2, 4))
+    size = r.choice((32, 64, 128))
+    experts = r.choice((1, 1, 1, 4, 8))
+    x = {
+        "layers": r.randint(8, 130), "heads": heads, "kvHeads": kv_heads, "hiddenSize": heads * size,
+        "headSize": r.choice((0, 0, 64, 128)), "feedForward": r.randint(1, 60_000),
+        "gated": r.randint(0, 1), "experts": experts, "expertsPerToken": r.randint(1, experts),
+        "vocabulary": r.randint(2, 300_000),
+    }  # fmt: skip
+    most = 3 * x["layers"] * experts * x["hiddenSize"] * x["feedForward"]
+    return x | {"parameters": between(r, 1e6, 1e12) + (most if experts > 1 else 0)}
+
+
 def memory_input(r):
     tensor, pipeline = r.choice((1, 2, 4, 8)), r.choice((1, 1, 2, 3, 5, 8))
-    heads = r.choice((1, 2, 3, 5)) * tensor
-    return {
-        "parameters": between(r, 1e6, 1e12), "layers": r.randint(pipeline, 130), "heads": heads,
-        "hiddenSize": heads * r.choice((32, 64, 128)), "vocabulary": r.randint(2, 300_000),
-        "ranks": tensor * pipeline * r.randint(1, 100), "tensor": tensor, "pipeline": pipeline,
+    shape, context = shape_input(r, tensor), r.choice((1, 1, 2, 4))
+    expert = r.choice((1, shape["experts"]))
+    return shape | {
+        "ranks": tensor * pipeline * context * expert * r.randint(1, 100), "tensor": tensor,
+        "pipeline": pipeline, "context": context, "expert": expert,
         "zeroStage": r.randint(0, 3), "precision": r.choice(list(PRECISIONS)),
-        "optimizer": r.choice(list(OPTIMIZERS)), "sequence": r.randint(1, 100_000),
+        "optimizer": r.choice(list(OPTIMIZERS)), "sequence": context * r.randint(1, 30_000),
         "microBatch": r.randint(1, 64), "microBatches": r.randint(1, 64),
         "checkpointing": r.choice(CHECKPOINTING), "sequenceParallel": r.random() < 0.5,
-        "fusedAttention": r.random() < 0.5,
+        "fusedAttention": r.random() < 0.5, "fusedLoss": r.random() < 0.5,
+        "method": r.choice(METHODS), "loraRank": r.randint(1, 256),
     }  # fmt: skip
 
 
+def network_of(x):
+    return Transformer(
+        x["parameters"], x["layers"], x["hiddenSize"], x["heads"], x["vocabulary"], x["kvHeads"],
+        x["feedForward"], bool(x["gated"]), x["headSize"] or None, x["experts"], x["expertsPerToken"],
+    )  # fmt: skip
+
+
 def network_and_plan(x):
-    network = Transformer(
-        x["parameters"], x["layers"], x["hiddenSize"], x["heads"], x["vocabulary"]
-    )
-    return network, Plan(
+    return network_of(x), Plan(
         x["ranks"], x["tensor"], x["pipeline"], x["zeroStage"], x["precision"], x["optimizer"],
         x["sequence"], x["microBatch"], x["microBatches"], x["checkpointing"],
-        x["sequenceParallel"], x["fusedAttention"],
+        x["sequenceParallel"], x["fusedAttention"], x["context"], x["expert"], x["fusedLoss"],
+        x["method"], x["loraRank"],
     )  # fmt: skip
 
 
@@ -62,7 +86,64 @@ def memory_expected(x):
 MEMORY_SCRIPT = """input => {
   const result = memory(input);
   return [result.globalBatch, result.largest.total,
-    ...result.stages.flatMap(each => [each.weights, each.gradients, each.state, each.activations])];
+    ...result.stages.flatMap(each => PARTS.map(part => each[part]))];
+}"""
+
+
+def cost_input(r):
+    return {
+        "parameters": between(r, 1e6, 1e13), "tokens": between(r, 1e6, 1e14),
+        "layers": r.choice((0, r.randint(1, 200))), "hiddenSize": r.randint(1, 30_000),
+        "sequence": r.randint(0, 100_000), "gpus": r.randint(1, 100_000), "peak": between(r, 1e9, 1e16),
+        "utilization": r.uniform(0.01, 1), "lost": r.choice((0, r.uniform(0, 0.9))),
+        "price": r.choice((None, r.uniform(0, 100))),
+    }  # fmt: skip
+
+
+def cost_expected(x):
+    shape = x["layers"], x["hiddenSize"], x["sequence"]
+    cost = training_cost(
+        x["parameters"], x["tokens"], x["gpus"], x["peak"], x["utilization"], layers=shape[0],
+        hidden_size=shape[1], sequence=shape[2], lost=x["lost"], price=x["price"],
+    )  # fmt: skip
+    return [
+        token_flops(x["parameters"], *shape),
+        *cost[:3],
+        -1 if cost.price is None else cost.price,
+    ]
+
+
+COST_SCRIPT = """x => {
+  const each = trainingCost(x);
+  return [tokenFlops(x.parameters, x.layers, x.hiddenSize, x.sequence), each.flops, each.gpuHours, each.days,
+    each.price ?? -1];
+}"""
+
+
+def kv_cache_input(r):
+    tensor = r.choice((1, 2, 4, 8, 16))
+    return shape_input(r, tensor) | {
+        "tensor": tensor, "number": r.choice((2, 1, 0.5)), "weight": r.choice((2, 1, 0.5)),
+        "sequence": r.randint(1, 1_000_000), "sequences": r.randint(1, 1000),
+        "gpuMemory": between(r, 1e9, 1e12), "margin": r.uniform(0, 0.5),
+    }  # fmt: skip
+
+
+def kv_cache_expected(x):
+    network = network_of(x)
+    tokens = x["sequence"] * x["sequences"]
+    cache = kv_cache_bytes(network, tokens, x["number"], x["tensor"])
+    weights = x["parameters"] * x["weight"] / x["tensor"]
+    room = max(0, x["gpuMemory"] * (1 - x["margin"]) - weights)
+    fits = room // kv_cache_bytes(network, 1, x["number"], x["tensor"])
+    counts = network.counted_parameters(), network.counted_parameters(tied=True)
+    return [cache, weights, fits, *counts, network.active_parameters()]
+
+
+KV_CACHE_SCRIPT = """x => {
+  const each = kvCache(x);
+  return [each.cache, each.weights, each.tokensThatFit, countedParameters(x, x.experts),
+    countedParameters(x, x.experts, true), countedParameters(x, x.expertsPerToken)];
 }"""
 
 
@@ -72,37 +153,59 @@ def scaling_input(r):
         "overlap": r.choice((0, 1, r.random())), "perHost": r.choice((1, 2, 4, 8)),
         "networkLatency": between(r, 1e-7, 1e-3), "networkBandwidth": between(r, 1e8, 1e12),
         "insideLatency": between(r, 1e-7, 1e-4), "insideBandwidth": between(r, 1e8, 1e12),
+        "networkEfficiency": r.uniform(0.1, 1), "insideEfficiency": r.uniform(0.1, 1),
+        "mode": r.choice(("weak", "strong")), "measuredRanks": r.randint(1, 64),
+        "growth": between(r, 0.1, 100), "jitter": r.choice((0, r.uniform(0, 0.1))),
+        "fixed": r.choice((0, r.uniform(0, 1e-3))),
         "ranks": r.choice((1, 2, 3, r.randint(1, 64), r.randint(1, 10_000))),
     }  # fmt: skip
 
 
 def scaling_expected(x):
-    network = Link(x["networkLatency"], x["networkBandwidth"])
-    inside = Link(x["insideLatency"], x["insideBandwidth"])
+    network = Link(x["networkLatency"], x["networkBandwidth"] * x["networkEfficiency"])
+    inside = Link(x["insideLatency"], x["insideBandwidth"] * x["insideEfficiency"])
     step_efficiency, limit = solution(18, "step_efficiency"), solution(18, "limit")
-    found = []
+    strong, measured, found = x["mode"] == "strong", x["measuredRanks"], []
+
+    def compute(ranks, fixed=x["fixed"], jitter=x["jitter"]):
+        cluster = Cluster(network, jitter=jitter)
+        seconds = x["compute"]
+        if strong:
+            seconds = step_compute(seconds, measured, ranks, fixed, x["growth"])
+        return seconds * cluster.slowest(ranks) / cluster.slowest(measured)
+
     for algorithm in ALGORITHMS:
 
         def communication(ranks, algorithm=algorithm, **better):
             cluster = Cluster(network._replace(**better), x["perHost"], inside._replace(**better))
             return cluster.all_reduce(x["gradientBytes"], ranks, algorithm)
 
-        def step(ranks, communication=communication, **better):
-            seconds = communication(ranks, **better)
-            return x["compute"] / step_efficiency(x["compute"], seconds, x["overlap"])
+        def step(ranks, seconds=None, communication=communication, **better):
+            seconds = compute(ranks) if seconds is None else seconds
+            return seconds / step_efficiency(seconds, communication(ranks, **better), x["overlap"])
 
         n = x["ranks"]
-        without = {"latency": step(n, latency=0), "bandwidth": step(n, bandwidth=np.inf)}
-        name = limit(step(n), without)
-        found += [communication(n), step(n), x["compute"] / step(n), x["compute"] / step(10_000)]
-        found.append(["compute", "latency", "bandwidth"].index(name))
+        without = {
+            "stragglers": step(n, compute(n, jitter=0)),
+            "latency": step(n, latency=0),
+            "bandwidth": step(n, bandwidth=np.inf),
+        }
+        if strong:
+            without["fixed time"] = step(n, compute(n, fixed=0))
+        ideal, ideal_most = (
+            x["compute"] * (x["growth"] * measured / ranks if strong else 1)
+            for ranks in (n, 10_000)
+        )
+        found += [communication(n), step(n), ideal / step(n), ideal_most / step(10_000)]
+        found += [ideal / step(n) * n / measured, LIMITS.index(limit(step(n), without))]
     return found
 
 
+LIMITS = "compute", "stragglers", "latency", "bandwidth", "fixed time"
 SCALING_SCRIPT = """input => ALGORITHMS.flatMap(name => {
   const each = scaling(input)[name];
-  return [each.communication, each.step, each.efficiency, each.curve.at(-1).efficiency,
-    ["compute", "latency", "bandwidth"].indexOf(each.limit)];
+  return [each.communication, each.step, each.efficiency, each.curve.at(-1).efficiency, each.faster,
+    ["compute", "stragglers", "latency", "bandwidth", "fixed time"].indexOf(each.limit)];
 })"""
 
 
@@ -161,6 +264,8 @@ PIPELINE_SCRIPT = """input => {
 }"""
 
 FORMULAS = {
+    "cost": (cost_input, cost_expected, COST_SCRIPT),
+    "kv_cache": (kv_cache_input, kv_cache_expected, KV_CACHE_SCRIPT),
     "memory": (memory_input, memory_expected, MEMORY_SCRIPT),
     "scaling": (scaling_input, scaling_expected, SCALING_SCRIPT),
     "batch": (batch_input, batch_expected, BATCH_SCRIPT),

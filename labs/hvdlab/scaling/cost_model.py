@@ -141,6 +141,21 @@ def step(
     return computed, max(computed, sent[-1][1]), sent
 
 
+def step_compute(
+    compute: float, measured_ranks: int, ranks: int, fixed: float = 0.0, batch: float = 1.0
+) -> float:
+    """Return the compute time of a step in strong scaling, where the batch per rank falls.
+
+    Args:
+        compute: seconds of a step on `measured_ranks` ranks.
+        measured_ranks: number of ranks on which `compute` was measured.
+        ranks: number of ranks.
+        fixed: seconds of `compute` that a smaller batch does not save, such as starting kernels. Default 0.
+        batch: batch of all ranks, divided by that of the measurement. Default 1.
+    """
+    return fixed + (compute - fixed) * batch * measured_ranks / ranks
+
+
 class Forecast(NamedTuple):
     """The predicted speed of N ranks. All times are seconds per step.
 

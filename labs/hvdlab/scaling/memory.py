@@ -1,114 +1,52 @@
-"""Predict the memory of each GPU that trains a transformer on a device mesh (data x tensor x pipeline).
+"""Predict the memory of each GPU that trains a transformer on a device mesh.
 
     gpt3 = Transformer(175e9, layers=96, hidden_size=12288, heads=96, vocabulary=50257)
     plan = Plan(ranks=1024, tensor=8, pipeline=16, precision="mixed", sequence_parallel=True)
     training_memory(gpt3, plan, stage=0).total / 1e9        # GB of a GPU of the first stage
 
-The parts are weights, gradients, optimizer state and activations. ZeRO shards the first three over the
-data-parallel ranks (lab 12). The activations are counted with the formulas of Korthikanti et al. 2022. They
-assume a layer with multi-head attention, a feed-forward network of four times the width and dropout. All
-sizes are in bytes.
+The parts are weights, gradients, optimizer state, activations and buffers. ZeRO shards the first three over
+the data- and context-parallel ranks (lab 12). LoRA freezes the weights and trains small matrices next to them
+(lab 15). All sizes are in bytes. The parameters are spread evenly over the layers.
 
 Source: Rajbhandari, Rasley, Ruwase, He, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
-2020, arXiv:1910.02054, section 3. Korthikanti, Casper, Lym, McAfee, Andersch, Shoeybi, Catanzaro, Reducing
-Activation Recomputation in Large Transformer Models, 2022, arXiv:2205.05198, sections 4 and 5.
+2020, arXiv:1910.02054, section 3. LoRA: Hu et al. 2021, arXiv:2106.09685. QLoRA: Dettmers et al. 2023,
+arXiv:2305.14314. Activations: `hvdlab.scaling.activations`. The buffers are our own count, which
+labs/calculators compares with measured memory.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-CHECKPOINTING = "none", "selective", "full"
+from hvdlab.scaling.activations import layer_activations, stage_activations, stage_layers
+from hvdlab.scaling.plan import (
+    CHECKPOINTING,
+    METHODS,
+    NF4_BYTES,
+    OPTIMIZERS,
+    PRECISIONS,
+    Plan,
+    Precision,
+    check_plan,
+)
+from hvdlab.scaling.transformer import Transformer
 
-
-class Precision(NamedTuple):
-    """Bytes of a number.
-
-    Attributes:
-        weights: of a weight that the forward pass uses.
-        gradients: of a gradient.
-        master: of the additional float32 copy of a weight; 0 if there is none.
-        state: of a number that the optimizer keeps.
-        activations: of an activation.
-    """
-
-    weights: int
-    gradients: int
-    master: int
-    state: int
-    activations: int
-
-
-PRECISIONS = {  # labs 9 and 12
-    "float32": Precision(4, 4, 0, 4, 4),
-    "autocast": Precision(4, 4, 0, 4, 2),  # float32 weights, matrix products in bfloat16
-    "mixed": Precision(2, 2, 4, 4, 2),  # 2 + 2 + 12 bytes with Adam, as in ZeRO's paper
-    "mixed, float32 gradients": Precision(2, 4, 4, 4, 2),
-    "bfloat16": Precision(2, 2, 0, 2, 2),
-}
-OPTIMIZERS = {"SGD": 0, "momentum": 1, "Adam": 2}  # numbers that the optimizer keeps per parameter
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """The shape of a transformer.
-
-    Attributes:
-        parameters: number of parameters of the whole network.
-        layers: number of transformer layers.
-        hidden_size: width between the layers.
-        heads: attention heads of a layer.
-        vocabulary: number of tokens.
-    """
-
-    parameters: float
-    layers: int
-    hidden_size: int
-    heads: int
-    vocabulary: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How the network is trained, and how it is split over the ranks.
-
-    Attributes:
-        ranks: number of GPUs.
-        tensor: tensor-parallel degree. Default 1.
-        pipeline: pipeline-parallel degree, with the schedule 1F1B. Default 1.
-        zero_stage: 0 (nothing is sharded) to 3. Default 0.
-        precision: a key of `PRECISIONS`. Default "mixed".
-        optimizer: a key of `OPTIMIZERS`. Default "Adam".
-        sequence: tokens of a sequence. Default 2048.
-        micro_batch: sequences of a micro-batch. Default 1.
-        micro_batches: micro-batches per step and data-parallel rank. Default 1.
-        checkpointing: "none" (default), "selective" (attention is computed again) or "full" (each layer is
-            computed again).
-        sequence_parallel: also split the activations between the matrix products (lab 13). Default False.
-        fused_attention: attention never stores its scores, like FlashAttention. Default False.
-    """
-
-    ranks: int
-    tensor: int = 1
-    pipeline: int = 1
-    zero_stage: int = 0
-    precision: str = "mixed"
-    optimizer: str = "Adam"
-    sequence: int = 2048
-    micro_batch: int = 1
-    micro_batches: int = 1
-    checkpointing: str = "none"
-    sequence_parallel: bool = False
-    fused_attention: bool = False
-
-    @property
-    def data(self) -> int:
-        """The data-parallel degree: the ranks that hold the same part of the network."""
-        return self.ranks // (self.tensor * self.pipeline)
-
-    @property
-    def number_bytes(self) -> Precision:
-        """The bytes of each kind of number."""
-        return PRECISIONS[self.precision]
+__all__ = [
+    "CHECKPOINTING",
+    "METHODS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "Memory",
+    "Plan",
+    "Precision",
+    "Transformer",
+    "buffers",
+    "check_plan",
+    "layer_activations",
+    "lora_parameters",
+    "rank_bytes",
+    "stage_activations",
+    "stage_layers",
+    "training_memory",
+]
 
 
 class Memory(NamedTuple):
@@ -119,22 +57,24 @@ class Memory(NamedTuple):
         gradients: of its part of the gradients.
         state: of the optimizer, and the float32 copy of the weights.
         activations: largest number of bytes at the same time.
+        buffers: gathered layers, copies of the logits, and other buffers. Default 0.
     """
 
     weights: float
     gradients: float
     state: float
     activations: float
+    buffers: float = 0.0
 
     @property
     def total(self) -> float:
-        """The sum of the four parts."""
+        """The sum of all parts."""
         return sum(self)
 
 
 def rank_bytes(
     parameters: float,
-    ranks: int,
+    ranks: float,
     stage: int,
     weights: float = 4,
     gradients: float = 4,
@@ -161,75 +101,100 @@ def rank_bytes(
     )
 
 
-def layer_activations(hidden_size: int, heads: int, plan: Plan, checkpointing: str) -> float:
-    """Return the bytes that one layer keeps for the backward pass of one micro-batch.
+def lora_parameters(network: Transformer, rank: int) -> tuple[float, float]:
+    """Return the trained parameters of LoRA on all matrices of the layers: those outside experts, and inside.
 
-    With numbers of two bytes they are s b h (10 + 24/t + 5 a s / (h t)) for s tokens, b sequences, width h,
-    a heads and t tensor-parallel ranks: table 2 of Korthikanti et al. 2022. The masks of dropout have one
-    byte per number with every precision.
+    A matrix with m inputs and n outputs gets r (m + n) parameters for the rank r. Without experts, those of
+    the feed-forward network count as outside.
 
     Args:
-        hidden_size: width of the network.
-        heads: attention heads.
-        plan: its sequence, micro-batch, precision and tensor parallelism count here.
-        checkpointing: as in `Plan`.
+        network: that is fine-tuned.
+        rank: r.
     """
-    number = plan.number_bytes.activations
-    tokens = plan.sequence * plan.micro_batch
-    if checkpointing == "full":
-        return number * tokens * hidden_size
-    unsplit = 4 * number + 2  # inputs of both norms and of both blocks; two masks
-    if plan.sequence_parallel:
-        unsplit /= plan.tensor
-    split = 12 * number / plan.tensor
-    scores = (2 * number + 1) * heads * plan.sequence / hidden_size / plan.tensor
-    if plan.fused_attention or checkpointing == "selective":
-        scores = 0
-    return tokens * hidden_size * (unsplit + split + scores)
+    h = network.hidden_size
+    attention = 2 * (h + network.query_width) + 2 * (h + network.kv_width)
+    one = (3 if network.gated else 2) * (h + network.expert_width)
+    if network.experts == 1:
+        return rank * network.layers * (attention + one), 0.0
+    return rank * network.layers * attention, rank * network.layers * network.experts * one
 
 
-def stage_activations(network: Transformer, plan: Plan, stage: int) -> float:
-    """Return the largest number of bytes of activations on a GPU of a stage.
-
-    With 1F1B, stage s of p stages holds the activations of at most p - s micro-batches (lab 14). A layer
-    that is computed again has all its activations for a short time, and one layer at a time does (lab 9). The
-    first stage also keeps the mask of the embedding's dropout. The last one also keeps the inputs of the last
-    norm and of the last matrix, and the logits in float32.
+def fixed_parts(network: Transformer, plan: Plan, stage: int) -> Memory:
+    """Return the weights, gradients and optimizer state of a GPU of a stage.
 
     Args:
         network: that is trained.
         plan: of the training.
         stage: number of the stage, from 0.
     """
-    held = min(plan.micro_batches, plan.pipeline - stage)
-    kept, whole = (
-        layer_activations(network.hidden_size, network.heads, plan, how)
-        for how in (plan.checkpointing, "none")
-    )
-    total = held * stage_layers(network.layers, plan.pipeline, stage) * kept + (whole - kept)
-    tokens = plan.sequence * plan.micro_batch
-    width = network.hidden_size / (plan.tensor if plan.sequence_parallel else 1)
-    if stage == 0:
-        total += held * tokens * width
-    if stage == plan.pipeline - 1:
-        total += 2 * plan.number_bytes.activations * tokens * width
-        total += 4 * tokens * network.vocabulary / plan.tensor
+    layers = stage_layers(network.layers, plan.pipeline, stage)
+    mine = layers / network.layers / plan.tensor
+    size, zero = plan.number_bytes, plan.zero_stage
+    routed = network.routed_weights
+    frozen = plan.method != "full"
+    trained = lora_parameters(network, plan.lora_rank)
+    if not frozen:
+        trained = (network.parameters - routed, routed)
+    parts = [
+        rank_bytes(mine * count / degree, plan.shards / degree, zero,
+                   size.weights, size.gradients, plan.state_bytes)
+        for count, degree in zip(trained, (1, plan.expert), strict=True)
+    ]  # fmt: skip
+    if frozen:
+        in_layers = NF4_BYTES if plan.method == "QLoRA" else size.weights
+        outside = network.layers * network.attention_weights
+        outside += 0 if routed else network.layers * network.expert_weights
+        outside = min(outside, network.parameters - routed)
+        other = network.parameters - routed - outside
+        for count, degree, nbytes in (
+            (outside, 1, in_layers),
+            (routed, plan.expert, in_layers),
+            (other, 1, size.weights),
+        ):
+            parts.append(
+                rank_bytes(mine * count / degree, plan.shards / degree, zero, nbytes, 0, 0)
+            )
+    return Memory(*(sum(numbers) for numbers in zip(*parts, strict=True)))
+
+
+def buffers(network: Transformer, plan: Plan, stage: int) -> float:
+    """Return the bytes of memory that a step needs for a short time, on a GPU of a stage.
+
+    ZeRO stage 3 gathers a layer while it computes with another one, so two whole layers are there. Stages 2
+    and 3 hold the gradients of a whole layer before they shard them. The first and the last matrix count as a
+    layer. QLoRA makes 16-bit numbers of one matrix. Ranks of sequence parallelism gather the input of a
+    block, and those of context parallelism receive keys and values. A loss that is not fused makes a 16-bit
+    and two float32 copies of the logits.
+
+    Args:
+        network: that is trained.
+        plan: of the training.
+        stage: number of the stage, from 0.
+    """
+    number, last = plan.number_bytes.activations, stage == plan.pipeline - 1
+    matrix = network.hidden_size * network.expert_width / plan.tensor
+    here = network.experts / plan.expert
+    unit = (network.attention_weights + here * network.expert_weights) / plan.tensor
+    if stage == 0 or last:
+        unit = max(unit, network.vocabulary * network.hidden_size / plan.tensor)
+    total = 0.0
+    if plan.shards > 1 and plan.zero_stage == 3:
+        total += 2 * unit * number
+    if plan.shards > 1 and plan.zero_stage >= 2 and plan.method == "full":
+        total += unit * plan.number_bytes.gradients
+    if plan.method == "QLoRA":
+        total += matrix * number
+    if plan.sequence_parallel and plan.tensor > 1:
+        total += plan.tokens * network.hidden_size * number
+    if plan.context > 1:
+        total += 2 * plan.tokens * network.kv_width / plan.tensor * number
+    if last and not plan.fused_loss:
+        total += (number + 8) * plan.tokens * network.vocabulary / plan.tensor
     return total
 
 
-def stage_layers(layers: int, stages: int, stage: int) -> int:
-    """Return the number of layers of a stage; the first stages get one more if it does not divide evenly.
-
-    Args:
-        layers: number of layers of the network.
-        stages: number of stages.
-        stage: number of the stage, from 0.
-    """
-    return layers // stages + (stage < layers % stages)
-
-
 def training_memory(network: Transformer, plan: Plan, stage: int = 0) -> Memory:
-    """Return the memory of a GPU of a pipeline stage. The parameters are spread evenly over the layers.
+    """Return the memory of a GPU of a pipeline stage.
 
     Args:
         network: that is trained.
@@ -242,40 +207,7 @@ def training_memory(network: Transformer, plan: Plan, stage: int = 0) -> Memory:
     check_plan(network, plan)
     if not 0 <= stage < plan.pipeline:
         raise ValueError(f"stage must be from 0 to {plan.pipeline - 1}. Received: stage={stage}")
-    layers = stage_layers(network.layers, plan.pipeline, stage)
-    mine = network.parameters * layers / network.layers / plan.tensor
-    size = plan.number_bytes
-    state = size.master + OPTIMIZERS[plan.optimizer] * size.state
-    fixed = rank_bytes(mine, plan.data, plan.zero_stage, size.weights, size.gradients, state)
-    return fixed._replace(activations=stage_activations(network, plan, stage))
-
-
-def check_plan(network: Transformer, plan: Plan) -> None:
-    """Raise an error if the network cannot be split in this manner.
-
-    Raises:
-        ValueError: the ranks, the heads or the layers cannot be divided, or a choice is unknown.
-    """
-    model_ranks = plan.tensor * plan.pipeline
-    if plan.ranks < 1 or plan.ranks % model_ranks:
-        raise ValueError(
-            f"ranks must be a multiple of tensor x pipeline = {model_ranks}. Received: {plan.ranks}"
-        )
-    if network.heads % plan.tensor:
-        raise ValueError(
-            f"tensor must divide the {network.heads} attention heads. Received: {plan.tensor}"
-        )
-    if plan.pipeline > network.layers:
-        raise ValueError(
-            f"pipeline must be at most the {network.layers} layers. Received: {plan.pipeline}"
-        )
-    for name, value, choices in (
-        ("precision", plan.precision, PRECISIONS),
-        ("optimizer", plan.optimizer, OPTIMIZERS),
-        ("checkpointing", plan.checkpointing, CHECKPOINTING),
-        ("zero_stage", plan.zero_stage, range(4)),
-    ):
-        if value not in choices:
-            raise ValueError(
-                f"{name} must be one of {', '.join(map(str, choices))}. Received: {value!r}"
-            )
+    return fixed_parts(network, plan, stage)._replace(
+        activations=stage_activations(network, plan, stage),
+        buffers=buffers(network, plan, stage),
+    )
