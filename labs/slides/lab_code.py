@@ -31,7 +31,9 @@ from sphinx.util.docutils import SphinxDirective
 from hvdlab.course.excerpt import ExcerptError, function_source
 
 LABS = Path(__file__).resolve().parents[1]
-HUNK = re.compile(r"^(---|\+\+\+) .*\n|^@@.*@@$", re.MULTILINE)
+# Lines of a diff that say nothing on a slide: headings, and context without a name.
+HEADINGS = re.compile(r"^(---|\+\+\+) .*\n|^ [\s)\]}]*(#.*)?\n|^@@.*@@$", re.MULTILINE)
+LARGE_LINES, LARGE_COLUMNS = 12, 76  # code of at most this size is shown in larger letters
 
 
 class CodeError(SphinxError):
@@ -63,7 +65,7 @@ class LabEdit(SphinxDirective):
         module, framework, *steps = " ".join(self.arguments).split()
         edits = import_module(f"hvdlab.exercises.{module}").EDITS[framework]
         self.env.note_dependency(str(edits.serial))
-        diffs = [HUNK.sub("", edits.diff(step)).strip("\n") for step in steps]
+        diffs = [HEADINGS.sub("", edits.diff(step)).strip("\n") for step in steps]
         return [_block("\n\n".join(diffs), "diff", self.options.get("steps"))]
 
 
@@ -85,10 +87,13 @@ def excerpt(path: Path, options: dict[str, str]) -> str:
         code = textwrap.dedent("\n".join(lines[first : last + 1]))
     if "BEGIN SOLUTION" in code:
         raise CodeError(f"{path.name}: a slide must not show the solution of an exercise:\n{code}")
-    return code
+    return re.sub(r"\n{3,}", "\n\n", code)
 
 
 def _block(code: str, language: str, steps: str | None) -> nodes.literal_block:
+    lines = code.splitlines()
+    if len(lines) <= LARGE_LINES and max(map(len, lines)) <= LARGE_COLUMNS:
+        language += " large"  # a second class of the block, see slides.css
     block = nodes.literal_block(code, code, language=language, linenos=False)
     if steps:
         block["data-line-numbers"] = line_numbers(code, steps)
