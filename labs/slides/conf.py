@@ -30,4 +30,5 @@ revealjs_script_conf = {
     "slideNumber": "c/t",
     "transition": "none",
     "pdfSeparateFragments": False,
+    "pdfMaxPagesPerSlide": 1,
 }

@@ -33,7 +33,8 @@ from hvdlab.course.excerpt import ExcerptError, function_source
 LABS = Path(__file__).resolve().parents[1]
 # Lines of a diff that say nothing on a slide: headings, and context without a name.
 HEADINGS = re.compile(r"^(---|\+\+\+) .*\n|^ [\s)\]}]*(#.*)?\n|^@@.*@@$", re.MULTILINE)
-LARGE_LINES, LARGE_COLUMNS = 12, 76  # code of at most this size is shown in larger letters
+# Short code has larger letters (slides.css): the second class of its block, its most lines and columns.
+SIZES = {"large": (12, 76), "medium": (14, 90)}
 
 
 class CodeError(SphinxError):
@@ -92,9 +93,12 @@ def excerpt(path: Path, options: dict[str, str]) -> str:
 
 def _block(code: str, language: str, steps: str | None) -> nodes.literal_block:
     lines = code.splitlines()
-    if len(lines) <= LARGE_LINES and max(map(len, lines)) <= LARGE_COLUMNS:
-        language += " large"  # a second class of the block, see slides.css
-    block = nodes.literal_block(code, code, language=language, linenos=False)
+    longest = max(map(len, lines))
+    fitting = [
+        size for size, (most, wide) in SIZES.items() if len(lines) <= most and longest <= wide
+    ]
+    classes = " ".join([language, *fitting[:1]])
+    block = nodes.literal_block(code, code, language=classes, linenos=False)
     if steps:
         block["data-line-numbers"] = line_numbers(code, steps)
     return block
