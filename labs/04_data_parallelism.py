@@ -540,7 +540,7 @@ figure, axes = plt.subplots(figsize=(9, 4.5))
 axes.set_yscale("log")
 for table in (equality, shipped):
     table["run"] = table["ranks"].astype(str) + " ranks, " + table["case"]
-labels = {run: run for run in equality["run"].unique()}
+labels = {run: run for run in shipped["run"].unique()}
 every_fifth = equality[equality["step"] % 5 == 0]
 overlay(axes, every_fifth, shipped, x="step", y="difference", by="run", labels=labels)
 axes.axhline(1e-6, color="grey", linestyle=":")

@@ -1,5 +1,6 @@
 """Every deck has the slides, notes and pictures of a talk. Each slide fits the screen and is in the PDF."""
 
+import base64
 import importlib.util
 import re
 import subprocess
@@ -24,6 +25,8 @@ each_deck = pytest.mark.parametrize("deck", DECKS, ids=lambda path: path.stem)
 FEWEST, MOST, MOST_OF_LAB_1 = 10, 20, 24  # slides
 TALK = range(30, 46)  # minutes
 LEAST_WORDS_OF_ALT = 10
+# A slide counts if it shows a picture, a chart, a player, or at least three lines of code.
+LEAST_COUNTED, COUNTED_LABS, LEAST_LINES = 2 / 3, range(1, 9), 3
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)?pictures/([a-z0-9_]+)\.svg\)")
 NOTES = re.compile(r"^```\{revealjs-notes\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,6 +34,10 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 ITEM = re.compile(
     r"^\* ([^$`\[{\n]+)$", re.MULTILINE
 )  # of a list, without formulas, code and links
+CHART = re.compile(r'src="data:image/svg\+xml;base64,([^"]+)"')
+SVG_TEXT = re.compile(
+    r"<!-- (.*?) -->"
+)  # Matplotlib writes each text as a comment next to its outlines
 FRAME = re.compile(r'<iframe [^>]*src="([^"]+)"')
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
@@ -47,10 +54,14 @@ MEASURE = """async () => {
     const inside = [...slide.querySelectorAll("*")].filter(part => !part.closest("aside"));
     const scales = [...slide.querySelectorAll("img")].map(image => Math.min(
       image.offsetWidth / image.naturalWidth, image.offsetHeight / image.naturalHeight));
+    const lines = [...slide.querySelectorAll("pre code:not(.fragment)")].map(code =>
+      code.querySelectorAll("tr").length || code.textContent.trim().split("\\n").length);
     return [slide.querySelector("h1, h2").textContent,
             Math.max(...parts.map(part => part.getBoundingClientRect().bottom)),
             Math.max(...inside.map(part => part.getBoundingClientRect().right)),
-            Math.min(1e9, ...scales)];
+            Math.min(1e9, ...scales),
+            slide.querySelectorAll("img, iframe").length,
+            Math.max(0, ...lines)];
   });
 }"""
 
@@ -79,12 +90,16 @@ class Drawn:
         bottom: where its content ends, in pixels from above.
         right: where its content ends, in pixels from the left.
         scale: of its smallest picture, relative to the size at which the picture was drawn.
+        pictures: how many pictures, charts and players it has.
+        lines: of its longest block of code.
     """
 
     heading: str
     bottom: float
     right: float
     scale: float
+    pictures: int
+    lines: int
 
 
 def slides(deck: Path) -> list[Slide]:
@@ -181,6 +196,15 @@ def test_a_player_without_a_result_ends_the_build(monkeypatch, tmp_path):
         player_pages._write(SimpleNamespace(outdir=tmp_path), None)
 
 
+@pytest.mark.slow
+def test_charts_show_no_results_of_a_learner(built):
+    decks = [(built / f"{deck.stem}.html").read_text(encoding="utf-8") for deck in DECKS]
+    charts = [base64.b64decode(chart).decode() for deck in decks for chart in CHART.findall(deck)]
+    assert charts
+    words = [word for chart in charts for word in SVG_TEXT.findall(chart)]
+    assert [word for word in words if "your" in word] == []
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 @chromium.NEEDED
@@ -200,6 +224,10 @@ def test_every_slide_fits_on_the_screen(deck, built, browser):
     assert [slide for slide in drawn if slide.bottom > BOTTOM or slide.right > WIDTH] == []
     small = [slide for slide in drawn if slide.scale * SMALLEST_IN_PICTURES < SMALLEST]
     assert small == [], "give these pictures the whole slide"
+    counted = [slide for slide in drawn if slide.pictures or slide.lines >= LEAST_LINES]
+    if int(deck.stem[:2]) in COUNTED_LABS:
+        others = [slide.heading for slide in drawn if slide not in counted]
+        assert len(counted) >= LEAST_COUNTED * len(drawn), f"only text and tables: {others}"
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert messages == []
 

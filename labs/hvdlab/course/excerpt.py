@@ -24,13 +24,24 @@ def excerpt(path: Path, name: str) -> None:
     Raises:
         ExcerptError: the script has no function of that name.
     """
+    _show(path.name, function_source(path, name))
+
+
+def function_source(path: Path, name: str) -> str:
+    """Return the source of a function of a script, without its indentation.
+
+    Args:
+        name: name of the function. It may be defined inside another function or a class.
+
+    Raises:
+        ExcerptError: the script has no function of that name.
+    """
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             lines = source.splitlines()[first - 1 : node.end_lineno]
-            _show(path.name, textwrap.dedent("\n".join(lines)))
-            return
+            return textwrap.dedent("\n".join(lines))
     raise ExcerptError(f"{path.name} has no function named {name}")
 
 

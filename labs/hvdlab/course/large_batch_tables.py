@@ -61,7 +61,7 @@ def fit_each_seed(best: pd.DataFrame, fit_steps: Callable) -> pd.DataFrame:
     for seed, of_seed in best.dropna(subset="steps").groupby("seed"):
         s_min, b_crit = fit_steps(of_seed["batch_size"].values, of_seed["steps"].values)
         rows.append({"seed": seed, "s_min": s_min, "b_crit": b_crit})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["seed", "s_min", "b_crit"])
 
 
 def gaps(table: pd.DataFrame, small: int, large: int) -> pd.Series:
