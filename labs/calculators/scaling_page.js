@@ -21,10 +21,10 @@ function scalingProblem(input) {
 function scalingSentence(result, input) {
   const each = ALGORITHMS.map((name) => `${percent(result[name].efficiency)} with the ${name}` +
     `${name === "hierarchical" ? " all-reduce" : ""}`);
-  const values = ALGORITHMS.map((name) => result[name].efficiency);
   const best = ALGORITHMS.reduce((a, b) => (result[b].efficiency > result[a].efficiency ? b : a));
-  const which = Math.max(...values) - Math.min(...values) < 0.005 ? "The algorithm makes no difference, and" :
-    `With the best of them, ${best},`;
+  const equal = ALGORITHMS.filter((name) => result[best].efficiency - result[name].efficiency < 0.005);
+  const which = equal.length === ALGORITHMS.length ? "The algorithm makes no difference, and" :
+    `With the best of them, ${equal.join(" and ")},`;
   return `On ${gpus(input.ranks)} the efficiency is ${each[0]}, ${each[1]} and ${each[2]}. ${which} the limit is ` +
     `${result[best].limit}. They process ${shown(result[best].faster)} times as many examples per ` +
     `second as ${gpus(input.measuredRanks)}.`;

@@ -194,6 +194,17 @@ def test_a_gpu_fits_only_with_the_margin_and_the_buffers(visit):
     assert "this fits a GPU with 80 GB" in said(page)
 
 
+def test_equal_algorithms_and_one_gpu_are_named_as_such(visit):
+    page = visit("scaling")
+    page.locator("#preset").select_option(label="ResNet-101, Pascal GPUs, 25 Gbit/s")
+    assert "The algorithm makes no difference" in said(page)
+    page.locator("#preset").select_option(label="ResNet-50, A100, strong scaling from 8 GPUs")
+    assert "With the best of them, hierarchical and tree, the limit is fixed time." in said(page)
+    page = visit("batch", "#ranks=1")
+    assert said(page).startswith("1 GPU has a batch")
+    assert page.locator("#headline").inner_text().startswith("1 GPU: ")
+
+
 def said(page):
     return page.locator("#result").inner_text()
 
