@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hvdgrade.labs.answer_files import Learner
-from hvdgrade.output.text import decimal, is_finite, plain
+from hvdgrade.output.text import is_finite, plain
 from hvdlab.course import lab_source, workbook
 from hvdlab.course.answers_file import Entry, OpenedHint, Prediction, QuizAnswer, SolvedExercise
 from hvdlab.course.lab_source import LabSource
@@ -216,7 +216,7 @@ def values_in_words(values: Sequence[float | str]) -> str:
     texts = Counter(plain(value, 60) for value in values if isinstance(value, str))
     said = [f"{text}: {count}" for text, count in texts.most_common(MOST_SHOWN)]
     if numbers:
-        shown = (decimal(value, 3) for value in (min(numbers), median(numbers), max(numbers)))
+        shown = (f"{value:.4g}" for value in (min(numbers), median(numbers), max(numbers)))
         said.append("smallest {}, median {}, largest {}".format(*shown))
     return "; ".join(said)
 

@@ -87,7 +87,7 @@ def test_the_page_counts_what_the_class_did(home, tmp_path, capsys):
     assert "27 of 30 right at once" in text  # all but 0, 10 and 20
     choice = " ".join(QUESTION.choices[QUESTION.letters.index(WRONG[0])].split())
     assert f"{WRONG[0]} : {choice} 3" in text or f"{WRONG[0]}: {choice} 3" in text
-    assert "smallest 0.000, median 14.500, largest 29.000" in text
+    assert "smallest 0, median 14.5, largest 29" in text
 
 
 def words(text: str) -> str:
@@ -221,7 +221,7 @@ def test_stuck_is_what_was_begun_and_not_solved():
 
 
 def test_values_of_predictions_in_words():
-    assert values_in_words([1, 3.5, 10]) == "smallest 1.000, median 3.500, largest 10.000"
+    assert values_in_words([1, 3.5, 10]) == "smallest 1, median 3.5, largest 10"
     assert values_in_words(["ring", "ring", "naive"]) == "ring: 2; naive: 1"
     assert values_in_words([float("inf")]) == ""
 
