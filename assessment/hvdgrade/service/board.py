@@ -7,7 +7,7 @@ Results within 5 % share a place, because the seconds of one script spread by 4.
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -17,13 +17,21 @@ from starlette.routing import Route
 
 from hvdgrade.output.text import is_number, plain
 from hvdgrade.report.class_rows import appearance
-from hvdgrade.report.wording import part
 from hvdgrade.service import access, server, status
 from hvdgrade.service.access import Caller
 from hvdgrade.service.intake import Refused
-from hvdgrade.service.models import INSTRUCTOR, Assignment, BoardEntry, Grade, Member, Person
+from hvdgrade.service.models import (
+    INSTRUCTOR,
+    Assignment,
+    BoardEntry,
+    Grade,
+    Grading,
+    Member,
+    Person,
+    Regrade,
+    Submission,
+)
 from hvdgrade.service.rendering import form, seen, shown, text_of
-from hvdgrade.service.results import briefs
 
 SAME_PLACE = 1.05
 MOST_CHARACTERS = 40
@@ -40,34 +48,36 @@ class Line:
 
 
 def lines(session: Session, assignment: Assignment) -> list[Line]:
-    """Return the leaderboard, the fastest first. Points of staff and results with flags are left out."""
-    results = briefs(session, assignment)
-    same = and_(
-        Grade.assignment_id == BoardEntry.assignment_id, Grade.person_id == BoardEntry.person_id
-    )
-    entries = session.scalars(
-        select(BoardEntry)
-        .join(Grade, same)
-        .where(BoardEntry.assignment_id == assignment.id, Grade.override.is_(None))
-    )
-    shares = [
-        (share, entry.pseudonym, entry.person_id)
-        for entry in entries
-        if (share := _share(results.get(entry.person_id) or {}))
-    ]
+    """Return the leaderboard, the fastest first, with the fastest pass without flags of each person."""
+    fastest: dict[int, tuple[float, str]] = {}
+    for entry, seconds, budget, flags in session.execute(_passes(assignment)):
+        if not flags and is_number(seconds) and is_number(budget, 1e-3):
+            share = seconds / budget, entry.pseudonym
+            fastest[entry.person_id] = min(share, fastest.get(entry.person_id, share))
+    ranked = sorted((*best, person) for person, best in fastest.items())
     made, place, first = [], 0, 0.0
-    for number, (share, pseudonym, person) in enumerate(sorted(shares), 1):
+    for number, (share, pseudonym, person) in enumerate(ranked, 1):
         if share > first * SAME_PLACE:
             place, first = number, share
         made.append(Line(place, pseudonym, share, person))
     return made
 
 
-def _share(result: dict[str, Any]) -> float | None:
-    """Return the share of the time budget that a pass without flags needed, else None."""
-    seconds, budget = result.get("seconds_to_target"), part(result, "budget").get("seconds")
-    passed = result.get("verdict") == "pass" and not result["flags"]
-    return seconds / budget if passed and is_number(seconds) and is_number(budget, 1e-3) else None
+def _passes(assignment: Assignment):
+    """Return the query of all passes of those who chose to appear, unless staff have set their points."""
+    budget, flags = Grading.document[("budget", "seconds")], Grading.document["flags"]
+    here, who = BoardEntry.assignment_id == assignment.id, BoardEntry.person_id
+    chose = and_(Submission.assignment_id == assignment.id, Submission.person_id == who)
+    graded = and_(Grade.assignment_id == assignment.id, Grade.person_id == who)
+    return (
+        select(BoardEntry, Grading.seconds_to_target, budget.as_float(), flags.as_json())
+        .join(Submission, chose)
+        .join(Grading, Grading.submission_id == Submission.id)
+        .join(Grade, graded)
+        .outerjoin(Regrade, Regrade.id == Grading.regrade_id)
+        .where(here, Grading.verdict == "pass", Grade.override.is_(None))
+        .where(or_(Grading.regrade_id.is_(None), Regrade.applied.is_not(None)))
+    )
 
 
 def appear(session: Session, assignment: Assignment, person: int, pseudonym: str) -> None:

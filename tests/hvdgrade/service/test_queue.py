@@ -20,7 +20,7 @@ def test_a_lease_has_all_that_a_worker_needs(course, clock):
     submission = course.submit(0, script=b"pass").submission
     lease = claim(course, clock)
     assert lease == queue.Lease(
-        1, lease.token, submission.id, b"pass", "cpu", 3, 2400.0, "landlock"
+        1, lease.token, submission.id, b"pass", "cpu", 3, 2400.0, "landlock", hints=True, rank=0
     )
     row = course.gradings()[0]
     assert lease.token not in (row.token_sha256, row.progress) and len(row.token_sha256) == 64
