@@ -5,6 +5,7 @@ The queue is the table `grading`: a row that is "queued" waits, one that is "lea
 """
 
 import datetime
+import re
 from typing import Any
 
 from sqlalchemy import (
@@ -22,7 +23,13 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    declared_attr,
+    mapped_column,
+    relationship,
+)
 
 STATES = QUEUED, LEASED, DONE, FAULT, CANCELLED = "queued", "leased", "done", "fault", "cancelled"
 ROLES = LEARNER, TA, INSTRUCTOR = "learner", "ta", "instructor"
@@ -62,11 +69,14 @@ class Base(DeclarativeBase):
     )
     type_annotation_map = {datetime.datetime: Utc, dict[str, Any]: JSON}
 
+    @declared_attr.directive
+    def __tablename__(cls) -> str:  # noqa: N805
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()  # BoardEntry: board_entry
+
 
 class Person(Base):
     """Somebody who hands in or grades. `removed_at`: when the personal data were purged."""
 
-    __tablename__ = "person"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     name: Mapped[str] = mapped_column(default="")
     email: Mapped[str] = mapped_column(default="")
@@ -76,7 +86,6 @@ class Person(Base):
 class Identity(Base):
     """What an issuer calls a person: `hub`, an LTI `iss`, `github:OWNER`, `gitlab:HOST`, `mail`, `local`."""
 
-    __tablename__ = "identity"
     issuer: Mapped[str] = mapped_column(primary_key=True)
     subject: Mapped[str] = mapped_column(primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), index=True)
@@ -86,7 +95,6 @@ class Identity(Base):
 class Course(Base):
     """A class in one term. Pages and programs call it by its `slug`."""
 
-    __tablename__ = "course"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     slug: Mapped[str] = mapped_column(unique=True)
     title: Mapped[str] = mapped_column(default="")
@@ -95,7 +103,6 @@ class Course(Base):
 class Member(Base):
     """The role of a person in a course: one of `ROLES`."""
 
-    __tablename__ = "member"
     course_id: Mapped[int] = mapped_column(ForeignKey("course.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(default=LEARNER)
@@ -105,7 +112,6 @@ class Member(Base):
 class Assignment(Base):
     """What is handed in, by when, and how it is graded. A moment that is None sets no limit."""
 
-    __tablename__ = "assignment"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     course_id: Mapped[int] = mapped_column(ForeignKey("course.id"), index=True)
     slug: Mapped[str] = mapped_column(unique=True)  # its name in addresses
@@ -131,7 +137,6 @@ class Assignment(Base):
 class Extension(Base):
     """Another deadline or more attempts for one person. None leaves the assignment's own value."""
 
-    __tablename__ = "extension"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
     due: Mapped[datetime.datetime | None]
@@ -144,7 +149,6 @@ class Extension(Base):
 class Submission(Base):
     """One script that one person handed in at one time."""
 
-    __tablename__ = "submission"
     id: Mapped[str] = mapped_column(
         primary_key=True
     )  # random, so that nobody guesses another one's
@@ -171,7 +175,6 @@ class Submission(Base):
 class Regrade(Base):
     """A selection of submissions that is graded again. Its results count while `applied` is set."""
 
-    __tablename__ = "regrade"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), index=True)
     by: Mapped[str] = mapped_column(default="")
@@ -185,7 +188,6 @@ class Regrade(Base):
 class Grading(Base):
     """One run of `hvdgrade run` on a submission, from the moment at which it waits."""
 
-    __tablename__ = "grading"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submission.id"), index=True)
     reason: Mapped[str] = mapped_column(default=FIRST)  # one of REASONS
@@ -233,7 +235,6 @@ class Grading(Base):
 class Grade(Base):
     """What counts for a person: a grading, or points that staff set."""
 
-    __tablename__ = "grade"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
     grading_id: Mapped[int | None] = mapped_column(ForeignKey("grading.id"))
@@ -260,7 +261,6 @@ class Post(Base):
     version) or "held" (by staff: nothing of that person is sent).
     """
 
-    __tablename__ = "post"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     assignment_id: Mapped[int]
     person_id: Mapped[int]
@@ -284,7 +284,6 @@ class Post(Base):
 class LineItem(Base):
     """Where the LMS takes the scores of an assignment: stored when somebody comes from the LMS."""
 
-    __tablename__ = "line_item"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     issuer: Mapped[str]
     client_id: Mapped[str]
@@ -295,7 +294,6 @@ class LineItem(Base):
 class Appeal(Base):
     """A learner's question about a result. `state`: "open", "kept" or "changed"."""
 
-    __tablename__ = "appeal"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submission.id"), index=True)
     text: Mapped[str]
@@ -318,7 +316,6 @@ class Appeal(Base):
 class Worker(Base):
     """A process that takes gradings of one pool. `refused`: why it gets none, in one sentence."""
 
-    __tablename__ = "worker"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     token_id: Mapped[int] = mapped_column(ForeignKey("token.id"))
     name: Mapped[str]
@@ -341,7 +338,6 @@ class Token(Base):
     "worker" (takes gradings of `pool`), "session" (a browser) or "link" (becomes a session, once).
     """
 
-    __tablename__ = "token"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     sha256: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str]
@@ -358,7 +354,6 @@ class Token(Base):
 class Event(Base):
     """What somebody did, for the log of a course. Rows are only added."""
 
-    __tablename__ = "event"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     at: Mapped[datetime.datetime]
     course_id: Mapped[int | None] = mapped_column(ForeignKey("course.id"), index=True)
@@ -371,7 +366,6 @@ class Event(Base):
 class BoardEntry(Base):
     """A person who chose to appear on the leaderboard of an assignment, under a pseudonym."""
 
-    __tablename__ = "board_entry"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
     pseudonym: Mapped[str]

@@ -1,4 +1,4 @@
-"""What the leaderboard and the cost read of results inside the database, which each database does differently."""
+"""What the leaderboard and the cost read of results inside the database, on SQLite and PostgreSQL."""
 
 from service_class import NOW
 from starlette.datastructures import FormData

@@ -32,14 +32,14 @@ def test_hours_so_far_and_a_forecast_for_the_class(site):
     page = page_of(site)
     assert rows(page)["so far"] == ["3", "5.5", "1.2", "–"]
     # Two learners x 1.5 attempts so far = 3 gradings x the median, 1800 s on one GPU.
-    assert rows(page)["forecast for all of it"] == ["3", "3.0", "1.5", "–"]
+    assert rows(page)["forecast, whole class"] == ["3", "3.0", "1.5", "–"]
     site.change(attempts=5)
     page = page_of(site, core_price="0.5", gpu_price="3")
     assert rows(page)["so far"] == ["3", "5.5", "1.2", "6.50"]
     # 2 x 5 gradings; one slot is online, and seven gradings of half an hour are left.
-    assert rows(page)["forecast for all of it"] == ["10", "10.0", "5.0", "20.00"]
+    assert rows(page)["forecast, whole class"] == ["10", "10.0", "5.0", "20.00"]
     assert "the rest takes 3.5 hours" in page
-    assert rows(page_of(site, attempts="2"))["forecast for all of it"][0] == "4"
+    assert rows(page_of(site, attempts="2"))["forecast, whole class"][0] == "4"
 
 
 def test_a_price_that_is_no_number_is_refused_and_learners_see_nothing(site):
