@@ -169,9 +169,7 @@ def admit(session: Session, hub: Hub, user: User, launch: Launch | None) -> int:
     table = hub.table
     course = session.query(Course).filter_by(slug=table.course).one_or_none()
     if course is None:
-        raise HTTPException(
-            403, f"The course {table.course} of this JupyterHub does not exist yet."
-        )
+        raise HTTPException(403, f"The hub's course {table.course} does not exist here yet.")
     subjects = [(ISSUER, user.name), *([(launch.issuer, launch.subject)] if launch else [])]
     name, email = (launch.name, launch.email) if launch else ("", "")
     person = people.find_or_add(session, subjects, name or user.name, email)

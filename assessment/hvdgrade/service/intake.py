@@ -79,10 +79,7 @@ def submit(
             submission, 413 too large, 429 no attempt is left, or too soon after the last one.
     """
     if not 1 <= len(key) <= MOST_KEY_CHARACTERS:
-        raise Refused(
-            400,
-            f"the key of a request, Idempotency-Key, has 1 to {MOST_KEY_CHARACTERS} characters.",
-        )
+        raise Refused(400, f"an Idempotency-Key has 1 to {MOST_KEY_CHARACTERS} characters.")
     if not script.strip():
         raise Refused(400, "there is no script: choose a file, or send its bytes as the body.")
     if len(script) > MOST_BYTES:

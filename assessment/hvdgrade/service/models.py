@@ -74,6 +74,12 @@ class Base(DeclarativeBase):
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()  # BoardEntry: board_entry
 
 
+def one_of_a_submission(name: str, condition: str) -> Index:
+    """Return an index by which a submission has at most one row that meets a condition."""
+    where = {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+    return Index(name, "submission_id", unique=True, **where)
+
+
 class Person(Base):
     """Somebody who hands in or grades. `removed_at`: when the personal data were purged."""
 
@@ -216,13 +222,7 @@ class Grading(Base):
     submission: Mapped[Submission] = relationship()
     regrade: Mapped[Regrade | None] = relationship()
     __table_args__ = (
-        Index(
-            "one_open_grading",
-            "submission_id",
-            unique=True,
-            sqlite_where=text("state IN ('queued', 'leased')"),
-            postgresql_where=text("state IN ('queued', 'leased')"),
-        ),
+        one_of_a_submission("one_open_grading", "state IN ('queued', 'leased')"),
         Index("order_of_the_queue", "state", "pool", "rank", "id"),
     )
 
@@ -302,15 +302,7 @@ class Appeal(Base):
     by: Mapped[str] = mapped_column(default="")
     at: Mapped[datetime.datetime]
     submission: Mapped[Submission] = relationship()
-    __table_args__ = (
-        Index(
-            "one_open_appeal",
-            "submission_id",
-            unique=True,
-            sqlite_where=text("state = 'open'"),
-            postgresql_where=text("state = 'open'"),
-        ),
-    )
+    __table_args__ = (one_of_a_submission("one_open_appeal", "state = 'open'"),)
 
 
 class Worker(Base):

@@ -113,9 +113,9 @@ def grade_of(
     session: Session, assignment: Assignment, person: int | None, staff: bool
 ) -> Grade | None:
     """Return the grade of a person, if the reader may see it."""
-    return (
-        None if status.is_hidden(assignment, staff) else session.get(Grade, (assignment.id, person))
-    )
+    if status.is_hidden(assignment, staff):
+        return None
+    return session.get(Grade, (assignment.id, person))
 
 
 @shown("assignment.html.j2")
@@ -144,14 +144,11 @@ def attempts(
     session: Session, assignment: Assignment, person: int, staff: bool, now: datetime.datetime
 ) -> list[dict[str, Any]]:
     """Return the submissions of a person, the newest first."""
-    mine = select(Submission).where(
-        Submission.assignment_id == assignment.id, Submission.person_id == person
-    )
-    found = session.scalars(
-        mine.order_by(Submission.number.desc()).options(defer(Submission.script))
-    )
+    mine = select(Submission).filter_by(assignment_id=assignment.id, person_id=person)
+    newest_first = mine.order_by(Submission.number.desc()).options(defer(Submission.script))
     return [
-        {"received": each.received, **status.described(session, each, staff, now)} for each in found
+        {"received": each.received, **status.described(session, each, staff, now)}
+        for each in session.scalars(newest_first)
     ]
 
 
