@@ -101,7 +101,7 @@ HVDGRADE = {
     "export": "batch report result_document output",
     "service": (
         "batch report result_document profiles output sandbox submission export hvdgrade sqlalchemy alembic "
-        "starlette jinja2 markupsafe jwt httpx cryptography"
+        "starlette jinja2 markupsafe jwt httpx cryptography pydantic"
     ),
     "serve": "service hvdgrade sqlalchemy starlette uvicorn",
     "db": "service hvdgrade sqlalchemy",

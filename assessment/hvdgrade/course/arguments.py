@@ -62,6 +62,8 @@ ACTIONS: dict[str, tuple[str, list[tuple[tuple[str, ...], dict]]]] = {
                             "help": "between two submissions of a person"}),
          (("--counts",), {"choices": ("best", "last"), "help": "which result counts (default best)"}),
          (("--feedback",), {"choices": ("full", "verdict", "none"), "help": "what learners see"}),
+         (("--board",), {"action": argparse.BooleanOptionalAction, "help": "have a leaderboard"}),
+         (("--exam",), {"action": "store_true", "help": "--attempts 1 --feedback none --hold"}),
          (("--hold",), {"action": "store_const", "const": False, "dest": "released",
                         "help": "learners see no results before `course release`"}),
          (("--limit",), {"dest": "limit_s", "type": above_zero, "metavar": "SECONDS",
@@ -82,7 +84,16 @@ ACTIONS: dict[str, tuple[str, list[tuple[tuple[str, ...], dict]]]] = {
          (("--apply",), {"type": positive, "metavar": "N", "help": "let the results of regrade N count"}),
          (("--undo",), {"type": positive, "metavar": "N", "help": "take that back"}), REASON],
     ),
-    "release": ("show the results to learners, and post them to the LMS", [ASSIGNMENT]),
+    "release": (
+        "show the results to learners, and post them to the LMS",
+        [ASSIGNMENT, (("--feedback",), {"choices": ("full", "verdict"), "help": "what they see then"})],
+    ),
+    "post": (
+        "show which scores the LMS got and which it refused; hold one, or send it again",
+        [ASSIGNMENT, (("--again",), {"action": "store_true", "help": "send all refused ones again"}),
+         (("--hold",), {"metavar": "PERSON", "help": "send nothing of this person"}),
+         (("--send",), {"metavar": "PERSON", "help": "send the newest score of this person again"})],
+    ),
     "export": (
         "write a folder as `hvdgrade batch --out` does",
         [ASSIGNMENT, (("--out",), {"type": Path, "required": True, "metavar": "OUT", "help": "the folder"})],

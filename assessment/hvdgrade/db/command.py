@@ -75,32 +75,25 @@ def guarded(name: str, action: Callable[[], None]) -> int:
     try:
         from sqlalchemy.exc import DBAPIError
     except ModuleNotFoundError as error:
-        print(
-            f"hvdgrade {name}: {error.name} is missing: pip install 'hvdlab[service]'.",
-            file=sys.stderr,
-        )
-        return REFUSED
+        return _refused(name, f"{error.name} is missing: pip install 'hvdlab[service]'.")
     try:
         action()
     except HvdgradeError as error:
-        print(f"hvdgrade {name}: {error}", file=sys.stderr)
-        return REFUSED
+        return _refused(name, str(error))
     except DBAPIError as error:
-        said = " ".join(str(error.orig).split())
-        print(f"hvdgrade {name}: the database refused it: {said}", file=sys.stderr)
-        return REFUSED
+        return _refused(name, f"the database refused it: {' '.join(str(error.orig).split())}")
     except OSError as error:
-        print(f"hvdgrade {name}: {error.filename}: {error.strerror}.", file=sys.stderr)
-        return REFUSED
+        return _refused(name, f"{error.filename}: {error.strerror}.")
     return DONE
 
 
-def main(args: argparse.Namespace) -> int:
-    """Do what was asked.
+def _refused(name: str, why: str) -> int:
+    print(f"hvdgrade {name}: {why}", file=sys.stderr)
+    return REFUSED
 
-    Returns:
-        The exit code: DONE or REFUSED.
-    """
+
+def main(args: argparse.Namespace) -> int:
+    """Do what was asked, and return the exit code: DONE or REFUSED."""
     return guarded(f"db {args.action}", lambda: ACTIONS[args.action](args))
 
 

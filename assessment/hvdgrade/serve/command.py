@@ -12,12 +12,10 @@ import os
 import socket
 import sys
 import tomllib
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from hvdgrade import HvdgradeError
 
@@ -27,13 +25,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from starlette.routing import BaseRoute
 
+    from hvdgrade.service.configuration import Configuration
     from hvdgrade.service.server import Settings
 
 DONE, REFUSED = 0, 2
 FOLDER = Path("runs/service")
 PACKAGES = ("starlette", "uvicorn", "sqlalchemy", "alembic", "python_multipart", "jwt", "httpx")
-ISSUERS = {"ci": list, "hub": dict, "lms": list, "lti_keys": list}
-CONFIG = {"address": str, "staff_pages": bool, **ISSUERS}
 END_S = 3  # in which open requests may end after Ctrl-C
 EPILOG = """\
 example:
@@ -90,16 +87,21 @@ def serve(args: argparse.Namespace) -> None:
         HvdgradeError: the server cannot start.
     """
     from hvdgrade.serve import one_machine
-    from hvdgrade.service.issuers import read_issuers
+    from hvdgrade.service.issuers import issuers_of
+    from hvdgrade.service.server import Settings
 
-    settings, tables = read_config(args.config)
+    config = read_config(args.config)
     with listening(args.listen) as listener, contextlib.ExitStack() as stack:
         host, port = listener.getsockname()[:2]
         here = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        if args.config is None or not settings.address:
-            settings = replace(settings, address=here)
-        issuers = read_issuers(tables, settings.address, os.environ)
-        settings = replace(settings, proofs=issuers.proofs(), login=issuers.login())
+        address = config.address or here
+        issuers = issuers_of(config, address, os.environ)
+        settings = Settings(
+            address=address,
+            staff_pages=config.staff_pages,
+            proofs=issuers.proofs(),
+            login=issuers.login(),
+        )
         engine = opened(args.database)
         stack.callback(engine.dispose)
         if args.check:
@@ -116,31 +118,23 @@ def serve(args: argparse.Namespace) -> None:
         run(engine, settings, issuers.routes(), listener)
 
 
-def read_config(path: Path | None) -> tuple["Settings", dict]:
-    """Return the settings of a TOML file, and its tables of other servers (see service/issuers.py).
+def read_config(path: Path | None) -> "Configuration":
+    """Return the configuration in a TOML file; without a file, the defaults.
 
     Raises:
         CannotServe: it cannot be read, or has an unknown key.
     """
-    from hvdgrade.service.server import Settings
+    from hvdgrade.service import configuration
 
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
+        return configuration.read(values)
     except OSError as error:
         raise CannotServe(f"--config {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CannotServe(f"--config {path} is not TOML: {error}.") from None
-    for key, value in values.items():
-        if not isinstance(value, CONFIG.get(key, ())):
-            known = ", ".join(f"{name} ({kind.__name__})" for name, kind in CONFIG.items())
-            raise CannotServe(f"--config {path}: {key} = {value!r} is not one of: {known}.")
-    address = urlsplit(values.get("address", "http://localhost"))
-    if address.scheme not in ("http", "https") or not address.hostname or address.query:
-        raise CannotServe(
-            f"--config {path}: address must be as https://grade.example.edu, not {values['address']!r}."
-        )
-    tables = {name: values.pop(name) for name in ISSUERS if name in values}
-    return Settings(**{"address": "", **values}), tables
+    except configuration.BadConfig as error:
+        raise CannotServe(f"--config {path}: {error}") from None
 
 
 @contextlib.contextmanager

@@ -11,23 +11,12 @@ from pathlib import Path
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from hvdgrade.service import access, database, server
-from hvdgrade.service.models import (
-    INSTRUCTOR,
-    LEARNER,
-    Assignment,
-    Course,
-    Identity,
-    Member,
-    Person,
-    Token,
-)
+from hvdgrade.service import access, database, people, server
+from hvdgrade.service.models import INSTRUCTOR, LEARNER, Assignment, Course, Member, Token
 
 POOL, DOOR = "default", "this machine"
-AGAIN_S, END_S = (
-    10.0,
-    30.0,
-)  # before a worker that ended starts again; for a worker to end its gradings
+AGAIN_S = 10.0  # before a worker that ended starts again
+END_S = 30.0  # for a worker to end its gradings
 STEPS = """\
   You, as instructor:  {instructor}
   A test learner:      {learner}
@@ -55,18 +44,12 @@ def first_steps(engine: Engine, address: str) -> str:
 
 def _link(session: Session, course: Course, role: str) -> str:
     """Return a link's token for the local person who has this role."""
-    identity = session.get(Identity, ("local", role))
-    if identity is None:
-        person = Person(name={INSTRUCTOR: "Instructor", LEARNER: "Test learner"}[role])
-        session.add(person)
-        session.flush()
-        identity = Identity(issuer="local", subject=role, person_id=person.id)
-        session.add(identity)
-    if session.get(Member, (course.id, identity.person_id)) is None:
-        session.add(Member(course_id=course.id, person_id=identity.person_id, role=role))
-    old = update(Token).where(Token.kind == "link", Token.person_id == identity.person_id)
+    name = {INSTRUCTOR: "Instructor", LEARNER: "Test learner"}[role]
+    person = people.find_or_add(session, [("local", role)], name)
+    session.merge(Member(course_id=course.id, person_id=person, role=role))
+    old = update(Token).where(Token.kind == "link", Token.person_id == person)
     session.execute(old.where(Token.revoked.is_(None)).values(revoked=server.now()))
-    return access.new_token(session, "link", identity.person_id, server.now())
+    return access.new_token(session, "link", person, server.now())
 
 
 @contextlib.contextmanager
@@ -79,9 +62,7 @@ def worker(engine: Engine, address: str, folder: Path) -> Iterator[None]:
         secret = access.new_token(session, "worker", None, server.now(), pool=POOL, door=DOOR)
     token = folder / "worker.token"
     token.unlink(missing_ok=True)
-    with open(
-        os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii"
-    ) as file:
+    with open(token, "x", encoding="ascii", opener=_private) as file:
         file.write(secret)
     python = [sys.executable, "-m"]
     command = [
@@ -96,6 +77,10 @@ def worker(engine: Engine, address: str, folder: Path) -> Iterator[None]:
         running.end()
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class _Running:
     """A command that starts again when it ends by itself."""
 
@@ -107,15 +92,14 @@ class _Running:
         self.thread.start()
 
     def _started(self) -> subprocess.Popen:
+        # A session of its own: Ctrl-C reaches the server, which then ends the worker.
+        about = {
+            "stdin": subprocess.DEVNULL,
+            "stderr": subprocess.STDOUT,
+            "start_new_session": True,
+        }
         with open(self.log, "ab") as output:
-            # A session of its own: Ctrl-C reaches the server, which then ends the worker.
-            return subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            return subprocess.Popen(self.command, stdout=output, **about)
 
     def _follow(self) -> None:
         while True:
@@ -123,10 +107,8 @@ class _Running:
             if self.ends.is_set():
                 return
             last = self.log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-            print(
-                f"The worker ended with code {code} and starts again: {last} (see {self.log})",
-                file=sys.stderr,
-            )
+            again = f"The worker ended with code {code} and starts again: {last} (see {self.log})"
+            print(again, file=sys.stderr)
             if self.ends.wait(AGAIN_S):
                 return
             self.process = self._started()

@@ -24,9 +24,7 @@ from hvdgrade.service.models import (
     TA,
     Assignment,
     Course,
-    Identity,
     Member,
-    Person,
     Submission,
     Token,
 )
@@ -43,24 +41,17 @@ OURS = {"document", "empty"}
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request.
+    """Who sends a request."""
 
-    Attributes:
-        kind: "nobody", "person" (by token), "session" (by cookie), "door" or "worker".
-        token_id: row of the token; None if another issuer's token proves who it is.
-        csrf: what a form of this session must contain.
-        as_learner: whether roles of staff do not apply. The code of others may run next to such a token, for
-            example in a CI or in JupyterLab.
-    """
-
-    kind: str = "nobody"
-    token_id: int | None = None
+    kind: str = "nobody"  # or "person" (by token), "session" (by cookie), "door", "worker"
+    token_id: int | None = None  # None if another issuer's token proves who it is
     person_id: int | None = None
     name: str = ""
     assignment_id: int | None = None
     door: str = ""
     pool: str = ""
-    csrf: str = ""
+    csrf: str = ""  # what a form of this session must contain
+    # Roles of staff do not apply where the code of others may run next to the token: in a CI, in JupyterLab.
     as_learner: bool = False
 
 
@@ -69,7 +60,7 @@ NOBODY = Caller()
 
 def digest(secret: str) -> str:
     """Return the hash under which the database knows a secret."""
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
 def bearer(request: Request) -> str:
@@ -104,9 +95,7 @@ def known(session: Session, secret: str, kinds: set[str], now: datetime.datetime
 def begin_session(session: Session, secret: str, local: bool, now: datetime.datetime) -> str | None:
     """Begin a session of a browser with a person's token, or with a link, which works once.
 
-    Args:
-        secret: the token, or that of the link.
-        local: whether the browser runs on this machine. Only then a link without an end is accepted.
+    A link without an end works only in a browser on this machine (`local`).
 
     Returns:
         The secret of the session; None if the link is used, too old or unknown.
@@ -160,12 +149,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form that a page of another origin sends.
+    """Answer 403 to a form that a page of another origin sends.
 
     A browser sends no `Sec-Fetch-` headers to an unencrypted address in a network. Then `Origin` decides.
-
-    Raises:
-        HTTPException: 403.
     """
     site, destination = (request.headers.get(f"sec-fetch-{name}") for name in ("site", "dest"))
     host = request.headers.get("origin", "").partition("://")[2]
@@ -175,11 +161,7 @@ def check_origin(request: Request) -> None:
 
 
 def check_destination(request: Request) -> None:
-    """Refuse to show a page anywhere but in a tab of its own, or to the script that keeps it current.
-
-    Raises:
-        HTTPException: 403.
-    """
+    """Show a page only in a tab of its own, and to the script that keeps it current; else answer 403."""
     destination = request.headers.get("sec-fetch-dest", "document")
     site = request.headers.get("sec-fetch-site", "none")
     if destination not in OURS or (destination == "empty" and site != "same-origin"):
@@ -187,11 +169,7 @@ def check_destination(request: Request) -> None:
 
 
 def check_form(caller: Caller, sent: str) -> None:
-    """Refuse a form that does not contain the secret of its session.
-
-    Raises:
-        HTTPException: 403.
-    """
+    """Answer 403 to a form that does not contain the secret of its session."""
     if not caller.csrf or not hmac.compare_digest(caller.csrf.encode(), sent.encode()):
         raise HTTPException(403, "This form is too old. Reload the page and send it again.")
 
@@ -210,11 +188,7 @@ def role_in(session: Session, caller: Caller, course_id: int) -> str | None:
 def assignment(
     session: Session, caller: Caller, slug: str, roles: tuple[str, ...] = ROLES
 ) -> tuple[Assignment, str]:
-    """Return an assignment of a course in which the caller has one of these roles, and the role.
-
-    Raises:
-        HTTPException: 404, also if there is no such assignment.
-    """
+    """Return an assignment of a course in which the caller has one of these roles, and the role; else 404."""
     found = session.execute(
         select(Assignment, Member.role)
         .join(Member, Member.course_id == Assignment.course_id)
@@ -241,26 +215,17 @@ def assignments(session: Session, caller: Caller) -> list[tuple[Assignment, Cour
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-def submission(
-    session: Session, caller: Caller, id: str, roles: tuple[str, ...] | None = None
-) -> Submission:
-    """Return a submission of the caller, of the caller's door, or of a course that the caller teaches.
-
-    Args:
-        roles: roles of which the caller needs one. Default: the author, or any role of staff.
-
-    Raises:
-        HTTPException: 404, also if there is no such submission.
-    """
+def submission(session: Session, caller: Caller, id: str) -> Submission:
+    """Return a submission of the caller, of their door, or of a course that they teach; else answer 404."""
     teaches = and_(
         Member.course_id == Assignment.course_id,
         Member.person_id == caller.person_id,
-        Member.role.in_(roles or STAFF),
+        Member.role.in_(STAFF),
     )
     mine = [] if caller.as_learner else [select(Member.person_id).where(teaches).exists()]
-    if roles is None and caller.person_id is not None:
+    if caller.person_id is not None:
         mine.append(Submission.person_id == caller.person_id)
-    if roles is None and caller.kind == "door":
+    if caller.kind == "door":
         own = Submission.assignment_id == caller.assignment_id
         mine.append(and_(own, Submission.door == caller.door))
     found = session.scalar(
@@ -271,33 +236,3 @@ def submission(
     if found is None:
         raise HTTPException(404, NOT_FOUND)
     return found
-
-
-def learner(session: Session, caller: Caller, where: Assignment, who: str, name: str) -> Person:
-    """Return the person for whom a door hands in, and add them to the course if they are new.
-
-    Args:
-        who: e-mail address or user id; upper and lower case are the same.
-
-    Raises:
-        HTTPException: 400 without a usable `who`.
-    """
-    subject = who.strip().lower()
-    if not subject or len(subject) > 200:
-        raise HTTPException(
-            400,
-            "The header Hvdgrade-Learner must name the learner, with at most 200 characters.",
-        )
-    issuer = "mail" if "@" in subject else f"door:{caller.door}"
-    identity = session.get(Identity, (issuer, subject))
-    if identity is None:
-        email = subject if issuer == "mail" else ""
-        person = Person(name=name.strip()[:200] or subject, email=email)
-        session.add(person)
-        session.flush()
-        identity = Identity(issuer=issuer, subject=subject, person_id=person.id, person=person)
-        session.add(identity)
-    if session.get(Member, (where.course_id, identity.person_id)) is None:
-        member = Member(course_id=where.course_id, person_id=identity.person_id, role=LEARNER)
-        session.add(member)
-    return identity.person

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from sqlalchemy import Engine, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
@@ -29,14 +29,26 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hvdgrade.result_document import NotAResult
-from hvdgrade.service import api, claims, intake, live, pages, queue, rendering, server, staff
+from hvdgrade.service import (
+    api,
+    board,
+    claims,
+    intake,
+    live,
+    pages,
+    queue,
+    rendering,
+    server,
+    staff,
+)
 from hvdgrade.service.access import NOT_FOUND
 from hvdgrade.service.models import Event, Grading
 from hvdgrade.service.server import Server, Settings
 
 log = logging.getLogger("hvdgrade.service")
 EXPIRE_S = 5.0
-PASSING = ("OperationalError", "InterfaceError", "TimeoutError", "IntegrityError")
+# The last: two requests added the same row at the same moment.
+PASSING = (OperationalError, InterfaceError, NoConnection, IntegrityError)
 AWAY = "The database cannot be reached at the moment. Send the request again."
 NOT_ALLOWED = "This address does not take such a request."
 FULL = "The disk of the server is full. Nothing was stored; send the request again later."
@@ -52,14 +64,16 @@ HEADERS = {
 
 
 def application(engine: Engine, settings: Settings, routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application.
-
-    Args:
-        engine: a database whose tables are current.
-        routes: further routes, for example of a login.
-    """
+    """Return the application on a database with current tables. Further `routes` are those of a login."""
     static = StaticFiles(directory=Path(__file__).with_name("static"))
-    every: list[BaseRoute] = [*api.ROUTES, *claims.ROUTES, *pages.ROUTES, *live.ROUTES, *routes]
+    every: list[BaseRoute] = [
+        *api.ROUTES,
+        *claims.ROUTES,
+        *pages.ROUTES,
+        *board.ROUTES,
+        *live.ROUTES,
+        *routes,
+    ]
     every += staff.ROUTES if settings.staff_pages else []
     every.append(Mount("/static", static))
     made = Starlette(
@@ -67,11 +81,11 @@ def application(engine: Engine, settings: Settings, routes: Sequence[BaseRoute] 
         middleware=[Middleware(Headers)],
         exception_handlers={
             HTTPException: refuse,
-            intake.Refused: refuse_submission,
-            NotAResult: refuse_result,
+            intake.Refused: refuse,
+            NotAResult: refuse,
             DBAPIError: refuse_for_database,
             NoConnection: refuse_for_database,
-            OSError: refuse_for_disk,
+            OSError: refuse_for_database,
             ClientDisconnect: forget,
             Exception: fail,
         },
@@ -97,7 +111,7 @@ class Headers:
                     headers.setdefault(name, value)
                 if (
                     message["status"] != 204
-                ):  # a claim that found nothing: each worker sends two a minute
+                ):  # of a claim that found nothing, twice a minute a worker
                     log.info("%s %s %s", scope["method"], scope["path"], message["status"])
             await send(message)
 
@@ -120,32 +134,23 @@ def answer(
 
 async def refuse(request: Request, error: Exception) -> Response:
     """Answer an error that a route raised."""
-    assert isinstance(error, HTTPException)
     plainly = {"Not Found": NOT_FOUND, "Method Not Allowed": NOT_ALLOWED}
-    sentence = plainly.get(error.detail, error.detail)
-    return answer(request, error.status_code, sentence, dict(error.headers or {}))
-
-
-async def refuse_submission(request: Request, error: Exception) -> Response:
-    """Answer that a submission is not accepted."""
-    assert isinstance(error, intake.Refused)
-    wait = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    return answer(request, error.status, str(error), wait)
-
-
-async def refuse_result(request: Request, error: Exception) -> Response:
-    """Answer that a worker's document is not the result of its grading."""
-    return answer(request, 422, str(error))
+    match error:
+        case HTTPException():
+            sentence = plainly.get(error.detail, error.detail)
+            return answer(request, error.status_code, sentence, dict(error.headers or {}))
+        case intake.Refused():
+            wait = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+            return answer(request, error.status, str(error), wait)
+    return answer(request, 422, str(error))  # a worker's document is not the result of its grading
 
 
 async def refuse_for_database(request: Request, error: Exception) -> Response:
-    """Answer an error of the database: its disk is full, or it cannot be reached."""
-    cause = getattr(error, "orig", None)
+    """Answer an error of the database or of the disk: the disk is full, or the database cannot be reached."""
     if any(map(_is_full_disk, _with_earlier(error))):
         return answer(request, 507, FULL)
-    # IntegrityError: two requests added the same row at the same moment.
-    unreachable = type(error).__name__ in PASSING
-    if unreachable or getattr(error, "connection_invalidated", False):
+    if isinstance(error, PASSING) or getattr(error, "connection_invalidated", False):
+        cause = getattr(error, "orig", None)
         log.warning("database: %s", " ".join(str(cause or error).split())[:300])
         return answer(request, 503, AWAY, {"Retry-After": "5"})
     return await fail(request, error)
@@ -161,14 +166,8 @@ def _with_earlier(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_full_disk(error: BaseException) -> bool:
     cause = getattr(error, "orig", None)
-    return getattr(cause, "sqlstate", None) == "53100" or "disk is full" in str(cause)
-
-
-async def refuse_for_disk(request: Request, error: Exception) -> Response:
-    """Answer an error of the operating system."""
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return answer(request, 507, FULL)
-    return await fail(request, error)
+    of_database = getattr(cause, "sqlstate", None) == "53100" or "disk is full" in str(cause)
+    return of_database or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 async def fail(request: Request, error: Exception) -> Response:

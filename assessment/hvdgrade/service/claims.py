@@ -4,6 +4,8 @@ import asyncio
 import base64
 import json
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import select
@@ -13,15 +15,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hvdgrade.result_document import ResultDocument, read
+from hvdgrade.result_document import read
 from hvdgrade.service import queue, server
 from hvdgrade.service.access import Caller
 from hvdgrade.service.models import QUEUED, Grading, Worker
 from hvdgrade.service.server import clean
 
-DOCUMENT_BYTES, LOG_CHARACTERS = 256_000, 64_000
-RESULT_BYTES = 800_000  # of a request: the document, and the log as JSON
-CLAIM_BYTES, BEAT_BYTES, PROGRESS_CHARACTERS = 16_000, 32_000, 4_000
+DOCUMENT_BYTES = 256_000
+CLAIM_BYTES, BEAT_BYTES = 16_000, 32_000  # of a request
+RESULT_BYTES = 800_000  # the document, and the log as JSON
 LOST = "Another worker has this grading, or it has ended: end the run."
 
 
@@ -60,20 +62,8 @@ def _claim(session: Session, caller: Caller, asked: dict[str, Any]) -> tuple[dic
     lease = queue.claim(session, worker, at)
     if lease is None:
         return None, worker.refused
-    grading = session.get_one(Grading, lease.grading)
-    _told(session, grading.id)
-    return {
-        "grading": lease.grading,
-        "token": lease.token,
-        "submission": lease.submission,
-        "script": base64.b64encode(lease.script).decode(),
-        "profile": lease.profile,
-        "ranks": lease.ranks,
-        "limit_s": lease.limit_s,
-        "require_sandbox": lease.require_sandbox,
-        "hints": grading.submission.assignment.feedback == "full",
-        "rank": grading.rank,
-    }, ""
+    _note(session, lease.grading)
+    return asdict(lease) | {"script": base64.b64encode(lease.script).decode()}, ""
 
 
 def _seen(session: Session, caller: Caller, asked: dict[str, Any]) -> Worker:
@@ -103,45 +93,44 @@ def _seen(session: Session, caller: Caller, asked: dict[str, Any]) -> Worker:
 
 async def beat(request: Request) -> Response:
     """POST /api/gradings/{id}/beat: keep the lease, and show the progress."""
-    await _worker(request)
-    asked, id = await _json(request, BEAT_BYTES), request.path_params["id"]
-    progress = clean(str(asked.get("progress") or ""))[-PROGRESS_CHARACTERS:]
-    return await _holds(request, _beat, id, _token(asked), progress)
-
-
-def _beat(session: Session, id: int, token: str, progress: str) -> bool:
-    return queue.beat(session, id, token, progress, server.now()) and _told(session, id, True)
+    asked = await _asked(request, BEAT_BYTES)
+    return await _change(request, asked, queue.beat, clean(str(asked.get("progress") or "")))
 
 
 async def result(request: Request) -> Response:
     """POST /api/gradings/{id}/result: take the result document of a grading."""
-    await _worker(request)
-    asked, id = await _json(request, RESULT_BYTES), request.path_params["id"]
+    asked = await _asked(request, RESULT_BYTES)
     document = json.dumps(asked.get("document"))
     if len(document) > DOCUMENT_BYTES:
         raise HTTPException(413, f"A document may have at most {DOCUMENT_BYTES // 1000} kB.")
-    checked = read(document)
-    log = clean(str(asked.get("log") or ""))[-LOG_CHARACTERS:]
-    return await _holds(request, _finish, id, _token(asked), checked, log)
-
-
-def _finish(session: Session, id: int, token: str, document: ResultDocument, log: str) -> bool:
-    return queue.finish(session, id, token, document, log, server.now()) and _told(session, id)
+    log = clean(str(asked.get("log") or ""))
+    return await _change(request, asked, queue.finish, read(document), log)
 
 
 async def give_back(request: Request) -> Response:
     """POST /api/gradings/{id}/back: put a grading that the worker does not finish back into the queue."""
-    await _worker(request)
-    asked = await _json(request, CLAIM_BYTES)
-    ends = asked.get("worker_ends") is True
-    return await _holds(request, _give_back, request.path_params["id"], _token(asked), ends)
+    asked = await _asked(request, CLAIM_BYTES)
+    return await _change(request, asked, queue.give_back, asked.get("worker_ends") is True)
 
 
-def _give_back(session: Session, id: int, token: str, ends: bool) -> bool:
-    return queue.give_back(session, id, token, server.now(), ends) and _told(session, id)
+async def _change(
+    request: Request, asked: dict[str, Any], change: Callable[..., bool], *values: Any
+) -> Response:
+    """Change a leased grading, and tell open pages; answer 409 to a worker that does not hold the lease."""
+    id, token = request.path_params["id"], str(asked.get("token") or "")
+
+    def work(session: Session) -> bool:
+        if not change(session, id, token, *values, server.now()):
+            return False
+        _note(session, id, only_its_author=change is queue.beat)
+        return True
+
+    if not await server.of(request).work(work):
+        raise HTTPException(409, LOST)
+    return JSONResponse({"lease_s": queue.LEASE_SECONDS})
 
 
-def _told(session: Session, id: int, only_its_author: bool = False) -> bool:
+def _note(session: Session, id: int, only_its_author: bool = False) -> None:
     """Note that a grading has changed. A beat changes nobody else's place in the queue."""
     grading = session.get_one(Grading, id)
     submission = grading.submission
@@ -150,14 +139,6 @@ def _told(session: Session, id: int, only_its_author: bool = False) -> bool:
         server.note(session, submission.assignment_id)
     if grading.state == QUEUED:
         server.note(session, grading.pool)
-    return True
-
-
-async def _holds(request: Request, function: Any, *args: Any) -> Response:
-    """Answer 200 if the worker holds the lease, and 409 if not."""
-    if not await server.of(request).work(function, *args):
-        raise HTTPException(409, LOST)
-    return JSONResponse({"lease_s": queue.LEASE_SECONDS})
 
 
 async def _worker(request: Request) -> Caller:
@@ -167,8 +148,9 @@ async def _worker(request: Request) -> Caller:
     return caller
 
 
-def _token(asked: dict[str, Any]) -> str:
-    return str(asked.get("token") or "")
+async def _asked(request: Request, most: int) -> dict[str, Any]:
+    await _worker(request)
+    return await _json(request, most)
 
 
 async def _json(request: Request, most: int) -> dict[str, Any]:

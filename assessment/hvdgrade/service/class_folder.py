@@ -6,7 +6,6 @@ Each person has the submission that counts, or else the newest one. `hvdgrade ba
 
 import csv
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import select
@@ -14,10 +13,22 @@ from sqlalchemy.orm import Session
 
 from hvdgrade.batch.id_table import STUDENTS, Student, write_students
 from hvdgrade.batch.layout import FOLDERS, OUT_MODE, Settings, Task, key, write, write_result
+from hvdgrade.batch.submissions import safe_name
 from hvdgrade.report.pages import report_page
-from hvdgrade.service.models import LEARNER, Assignment, Grade, Grading, Member, Submission
+from hvdgrade.result_document import ResultDocument
+from hvdgrade.service.models import LEARNER, Assignment, Grade, Grading, Member, Person, Submission
 
 IDS, HANDED_IN = "ids.csv", "handed-in"
+# What an export reads of a document, for points that staff set without any grading.
+EMPTY = {
+    **dict.fromkeys(("verdict", "score", "max_score", "seconds_to_target", "budget")),
+    "submission": {},
+    "checks": [],
+    "flags": [],
+    "timeline": [],
+    "resources": {},
+    "reason": "",
+}
 
 
 def write_folder(session: Session, assignment: Assignment, out: Path) -> list[str]:
@@ -37,12 +48,14 @@ def write_folder(session: Session, assignment: Assignment, out: Path) -> list[st
         submission = grading.submission if grading else _newest(session, assignment, person_id)
         if submission:
             name = f"person-{person_id}"  # a name at a door may be any text
-            student = students[name] = _student(submission)
-            _write(out, Task(student.id, name, ""), assignment, submission, grade, grading)
+            students[name] = student_of(submission.person)
+            for place in ("submissions", HANDED_IN):
+                write(out / place / f"{name}.py", submission.script)
+        if grading:
+            _write_result(out, name, assignment, grade, grading)
         elif grade and grade.override is not None:
-            messages.append(
-                f"{grade.person.email}: {grade.points:g} points by staff, and no submission."
-            )
+            what = "a submission without a result" if submission else "no submission"
+            messages.append(f"{grade.person.email}: {grade.points:g} points by staff, and {what}.")
     write(out / STUDENTS, write_students(students))
     table = io.StringIO()
     csv.writer(table).writerows((name, student.id) for name, student in students.items())
@@ -50,41 +63,43 @@ def write_folder(session: Session, assignment: Assignment, out: Path) -> list[st
     return messages
 
 
-def _write(
-    out: Path,
-    task: Task,
-    assignment: Assignment,
-    submission: Submission,
-    grade: Grade | None,
-    grading: Grading | None,
+def _write_result(
+    out: Path, name: str, assignment: Assignment, grade: Grade, grading: Grading
 ) -> None:
-    for folder in ("submissions", HANDED_IN):
-        write(out / folder / f"{task.name}.py", submission.script)
-    if grading is None:
-        return
-    settings = Settings(
-        out,
-        assignment.ranks,
-        assignment.profile,
-        grading.rules_sha256,
-        assignment.limit_s,
-        call="service",
-    )
-    document = dict(grading.document)
-    about = {"id": task.id, "student": task.id, "sha256": submission.sha256}
-    document["submission"] = {**document["submission"], **about}
-    if grade.override is not None:
-        text = f"{grade.by} set {grade.override:g} points in place of {grading.score:g}: {grade.reason}"
-        flag = {"kind": "override", "line": None, "text": text}
-        document |= {"score": grade.override, "flags": [*document.get("flags", []), flag]}
-    task = replace(task, key=key(submission.script, settings))
+    """Write the result, the report and the log of a person as a batch does."""
+    rules, limit, script = grading.rules_sha256, assignment.limit_s, grading.submission.script
+    settings = Settings(out, assignment.ranks, assignment.profile, rules, limit, call="service")
+    document = document_of(grade)
+    document["submission"]["sha256"] = grading.submission.sha256
+    task = Task(document["submission"]["id"], name, key(script, settings))
     document["batch"] = {
         "key": task.key, "name": task.name, "finished": f"{grading.finished:%Y-%m-%dT%H:%M:%S.000Z}",
         "attempts": grading.tries, "call": settings.call,
     }  # fmt: skip
-    write(out / "logs" / f"{task.name}.log", grading.log.encode())
-    write(out / "reports" / f"{task.name}.html", report_page(document, submission.script).encode())
+    write(out / "logs" / f"{name}.log", grading.log.encode())
+    write(out / "reports" / f"{name}.html", report_page(document, script).encode())
     write_result(document, task, settings)
+
+
+def document_of(grade: Grade) -> ResultDocument:
+    """Return the result that counts for a person, with the points that staff set and a flag that says so."""
+    document = EMPTY | dict(grade.grading.document or {}) if grade.grading else dict(EMPTY)
+    student = student_of(grade.person)
+    about = {"id": student.id, "name": student.name, "email": student.email}
+    document["submission"] = document["submission"] | about | {"student": student.shown}
+    document["batch"] = {"name": safe_name(student.id)}
+    if grade.override is not None:
+        before = "" if grade.score is None else f" in place of {grade.score:g}"
+        text = f"{grade.by} set {grade.override:g} points{before}: {grade.reason}"
+        flag = {"kind": "override", "line": None, "text": text}
+        points = {"score": grade.override, "max_score": grade.max_score, "status": "graded"}
+        document |= points | {"reason": grade.reason, "flags": [*document["flags"], flag]}
+    return document
+
+
+def student_of(person: Person) -> Student:
+    """Return what exports need of a person."""
+    return Student(person.email or f"person-{person.id}", person.name, person.email)
 
 
 def _learners(assignment: Assignment):
@@ -95,8 +110,3 @@ def _learners(assignment: Assignment):
 def _newest(session: Session, assignment: Assignment, person_id: int) -> Submission | None:
     query = select(Submission).filter_by(assignment_id=assignment.id, person_id=person_id)
     return session.scalar(query.order_by(Submission.number.desc()).limit(1))
-
-
-def _student(submission: Submission) -> Student:
-    person = submission.person
-    return Student(person.email or f"person-{person.id}", person.name, person.email)

@@ -3,11 +3,10 @@
 `python -m hvdgrade.service.compare` reads a JSON object, id -> script in base64, and prints similar pairs.
 """
 
-import asyncio
 import base64
-import contextlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 
@@ -16,29 +15,23 @@ from hvdgrade.submission import similarity
 LIMIT_S = 300.0
 
 
-async def similar(scripts: Mapping[str, bytes]) -> list[tuple[str, str, float]] | None:
-    """Return the pairs of similar scripts; None if the comparison crashed or took too long.
-
-    Args:
-        scripts: id -> script.
-    """
+def similar(scripts: Mapping[str, bytes]) -> list[tuple[str, str, float]] | None:
+    """Return the pairs of similar scripts (id -> script); None if the comparison crashed or took too long."""
     texts = {id: base64.b64encode(script).decode() for id, script in scripts.items()}
     python = [sys.executable, "-m"]
-    process = await asyncio.create_subprocess_exec(
-        *python, "hvdgrade.batch.die_with_parent", str(os.getpid()), "-",
-        *python, "hvdgrade.service.compare",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+    until_we_end = [*python, "hvdgrade.batch.die_with_parent", str(os.getpid()), "-"]
     try:
-        async with asyncio.timeout(LIMIT_S):
-            printed, _ = await process.communicate(json.dumps(texts).encode())
-        return [tuple(pair) for pair in json.loads(printed)] if process.returncode == 0 else None
-    except TimeoutError:
+        done = subprocess.run(
+            [*until_we_end, *python, "hvdgrade.service.compare"],
+            input=json.dumps(texts),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+    except subprocess.SubprocessError:
         return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    return [tuple(pair) for pair in json.loads(done.stdout)]
 
 
 def main() -> None:

@@ -5,8 +5,8 @@
     with transaction(engine) as session:
         ...
 
-Only the server opens it. Its errors show no parameters, because these hold scripts and names. A change of
-models.py needs a revision in migrations/versions, which
+Only the server opens it. Its errors show no parameters, because these hold scripts and names, and `repr` of
+its address shows no password. A change of models.py needs a revision in migrations/versions, which
 `python -m hvdgrade.service.database "Add the column ..."` writes for you to check.
 """
 
@@ -62,13 +62,8 @@ def connect(url: str) -> Engine:
                 "PostgreSQL needs the package psycopg: pip install 'psycopg[binary]'."
             ) from None
     raise DatabaseProblem(
-        f"{shown(parsed)} is neither a file of SQLite nor PostgreSQL: write {EXAMPLES}."
+        f"{parsed!r} is neither a file of SQLite nor PostgreSQL: write {EXAMPLES}."
     )
-
-
-def shown(url: URL) -> str:
-    """Return the address of a database without its password."""
-    return url.render_as_string(hide_password=True)
 
 
 def _make_private(file: Path) -> None:
@@ -149,7 +144,7 @@ def must_be_current(engine: Engine) -> None:
         found = MigrationContext.configure(connection).get_current_revision()
     if found != head:
         raise DatabaseProblem(
-            f"{shown(engine.url)} has the tables of revision {found or 'none'}, and this version needs "
+            f"{engine.url!r} has the tables of revision {found or 'none'}, and this version needs "
             f"{head}: run `hvdgrade db upgrade` with this --database."
         )
 
@@ -161,10 +156,10 @@ def _sentences(engine: Engine) -> Iterator[None]:
         yield
     except DBAPIError as error:
         said = " ".join(str(error.orig).split())
-        raise DatabaseProblem(f"{shown(engine.url)} cannot be used: {said}") from None
+        raise DatabaseProblem(f"{engine.url!r} cannot be used: {said}") from None
     except CommandError as error:
         raise DatabaseProblem(
-            f"{shown(engine.url)} comes from a newer version of hvdgrade: install that one ({error})."
+            f"{engine.url!r} comes from a newer version of hvdgrade: install that one ({error})."
         ) from None
 
 

@@ -5,6 +5,7 @@ machine next to that of the class, and the flags with their lines.
 """
 
 import datetime
+from collections import Counter
 from statistics import median
 from typing import Any
 
@@ -93,7 +94,7 @@ def regrades(session: Session, assignment: Assignment, now: datetime.datetime) -
 
 def _table(session: Session, one: Regrade) -> dict[str, Any]:
     rows = regrade.table(session, one)
-    states = sum((row.states for row in rows), start=type(rows[0].states)() if rows else {})
+    states = sum((row.states for row in rows), Counter())
     changed = [row for row in rows if _points(row.before) != _points(row.after)]
     return {"states": states, "changed": changed, "same": len(rows) - len(changed)}
 

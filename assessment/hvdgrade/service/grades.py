@@ -5,6 +5,8 @@ back: what it added is then left out of the computation.
 """
 
 import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
@@ -39,11 +41,34 @@ def settle(
     session: Session, assignment: Assignment, person: Person, now: datetime.datetime
 ) -> Grade:
     """Compute the grade of a person again, and return it. A change is posted where an LMS takes scores."""
-    grade = _grade(session, assignment, person, now)
-    before = _shown(grade)
-    _compute(session, assignment, person, grade)
-    _post_change(session, assignment, grade, before, now)
+    with _changing(session, assignment, person, now) as grade:
+        pass
     return grade
+
+
+@contextmanager
+def _changing(
+    session: Session, assignment: Assignment, person: Person, now: datetime.datetime
+) -> Iterator[Grade]:
+    """Yield the grade of a person, locked so that two changes follow each other; then compute it again."""
+    session.get(Person, person.id, with_for_update={"key_share": True})
+    grade = session.get(Grade, (assignment.id, person.id), populate_existing=True)
+    if grade is None:
+        grade = Grade(assignment_id=assignment.id, person_id=person.id, version=0, changed=now)
+        session.add(grade)
+    before = grade.points, grade.max_score
+    yield grade
+    found = counted(session, assignment, person)
+    grade.grading_id, grade.score = (found.id, found.score) if found else (None, None)
+    has_points = found or grade.override is not None
+    grade.max_score = _most_points(assignment, found) if has_points else None
+    changed = before != (grade.points, grade.max_score)
+    if changed:
+        grade.version += 1
+        grade.changed = now
+    session.flush()
+    if changed and assignment.released:
+        post(session, grade)
 
 
 def counted(
@@ -102,61 +127,22 @@ def _fraction(grading: Grading) -> float:
     return grading.score / grading.max_score if grading.max_score else 0.0
 
 
-def _compute(session: Session, assignment: Assignment, person: Person, grade: Grade) -> None:
-    found = counted(session, assignment, person)
-    grade.grading_id, grade.score = (found.id, found.score) if found else (None, None)
-    has_points = found or grade.override is not None
-    grade.max_score = _most_points(assignment, found) if has_points else None
-
-
 def _most_points(assignment: Assignment, found: Grading | None) -> float:
     if found:
         return found.max_score
     return float(sum(profiles.load(assignment.profile).points.values()))
 
 
-def _grade(
-    session: Session, assignment: Assignment, person: Person, now: datetime.datetime
-) -> Grade:
-    """Return the row of a person, locked, so that two changes follow each other."""
-    session.get(Person, person.id, with_for_update={"key_share": True})
-    grade = session.get(Grade, (assignment.id, person.id), populate_existing=True)
-    if grade is None:
-        grade = Grade(assignment_id=assignment.id, person_id=person.id, version=0, changed=now)
-        session.add(grade)
-    return grade
-
-
-def _shown(grade: Grade) -> tuple[float | None, float | None]:
-    return grade.points, grade.max_score
-
-
-def _post_change(
-    session: Session,
-    assignment: Assignment,
-    grade: Grade,
-    before: tuple[float | None, float | None],
-    now: datetime.datetime,
-) -> None:
-    """Count the change of a grade, and write the row that the LMS gets."""
-    if _shown(grade) != before:
-        grade.version += 1
-        grade.changed = now
-    session.flush()
-    if _shown(grade) != before and assignment.released:
-        post(session, grade)
-
-
 def post(session: Session, grade: Grade) -> None:
     """Put the points of a grade in the outbox, if its assignment has a place in an LMS."""
-    if session.get(LineItem, grade.assignment_id):
-        own = (grade.assignment_id, grade.person_id, grade.version)
-        names = dict(zip(("assignment_id", "person_id", "version"), own, strict=True))
-        if not session.scalar(select(Post.id).filter_by(**names)):
-            points = {"score": grade.points, "max_score": grade.max_score}
-            moments = {"timestamp": grade.changed, "next_at": grade.changed}
-            session.add(Post(**names, **points, **moments))
-            session.flush()
+    names = ("assignment_id", "person_id", "version")
+    own = {name: getattr(grade, name) for name in names}
+    known = select(Post.id).filter_by(**own)
+    if session.get(LineItem, grade.assignment_id) and not session.scalar(known):
+        points = {"score": grade.points, "max_score": grade.max_score}
+        moments = {"timestamp": grade.changed, "next_at": grade.changed}
+        session.add(Post(**own, **points, **moments))
+        session.flush()
 
 
 def override(
@@ -176,13 +162,10 @@ def override(
     most = _most_points(assignment, counted(session, assignment, person))
     if points is not None and not 0 <= points <= most:
         raise Refused(400, f"points must be from 0 to {most:g}, not {points:g}.")
-    grade = _grade(session, assignment, person, now)
-    before = _shown(grade)
-    grade.override, grade.by, grade.reason = points, by, reason
-    _compute(session, assignment, person, grade)
     what = "withdraw override" if points is None else "override"
     record(session, assignment, by, what, f"person {person.id}", f"{points}: {reason}", now)
-    _post_change(session, assignment, grade, before, now)
+    with _changing(session, assignment, person, now) as grade:
+        grade.override, grade.by, grade.reason = points, by, reason
     return grade
 
 
@@ -199,10 +182,8 @@ def extend(session: Session, extension: Extension, now: datetime.datetime) -> No
     for one in session.scalars(select(Submission).filter_by(assignment=assignment, person=person)):
         one.late = due is not None and one.received > due
     detail = f"due {extension.due}, closes {extension.closes}, attempts {extension.attempts}"
-    whom = f"person {person.id}"
-    record(
-        session, assignment, extension.by, "extension", whom, f"{detail}: {extension.reason}", now
-    )
+    detail, whom = f"{detail}: {extension.reason}", f"person {person.id}"
+    record(session, assignment, extension.by, "extension", whom, detail, now)
 
 
 def again(session: Session, submission: Submission, by: str, now: datetime.datetime) -> Grading:

@@ -11,8 +11,7 @@ https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html
 import base64
 import hashlib
 import json
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -21,13 +20,12 @@ from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException
 
 from hvdgrade.service import people
-from hvdgrade.service.access import Caller, digest
+from hvdgrade.service.configuration import BadConfig, HubTable
 from hvdgrade.service.lti import Launch, read_launch
 from hvdgrade.service.models import INSTRUCTOR, LEARNER, TA, Course, Member
-from hvdgrade.service.outgoing import Answer, NoAnswer, ask
+from hvdgrade.service.outgoing import NoAnswer, ask
 
 ISSUER, DOOR = "hub", "jupyterlab"
-REMEMBER_S, MOST_REMEMBERED = 60.0, 2000
 AWAY = "JupyterHub cannot be reached at the moment. Try again."
 
 
@@ -41,32 +39,16 @@ class User:
 
 @dataclass
 class Hub:
-    """A JupyterHub, and what its groups mean in one course.
+    """A JupyterHub, and what its groups mean in one course. If it does not answer, the caller gets 503."""
 
-    Attributes:
-        api: address of the hub's API, for example "http://127.0.0.1:8081/hub/api".
-        token: the service's own token.
-        client: the service's OAuth client, for example "service-hvdgrade".
-        public: address of the hub for browsers, which ends with "/hub".
-        callback: address to which the hub sends browsers back, as the hub's configuration has it.
-        scopes: a token must have one of these to be used here.
-        course: slug of the course of which the hub's users are members.
-        learners: groups whose users are learners; empty for all users.
-        tas, instructors: groups of staff. They decide alone who is staff in that course.
-        reads_launches: whether `auth_state` holds launches of an LMS.
-    """
-
-    api: str
-    token: str = field(repr=False)
-    client: str
-    public: str
-    callback: str
-    scopes: frozenset[str]
-    course: str
-    learners: frozenset[str] = frozenset()
-    tas: frozenset[str] = frozenset()
-    instructors: frozenset[str] = frozenset()
-    reads_launches: bool = False
+    api: str  # for example "http://127.0.0.1:8081/hub/api"
+    token: str = field(repr=False)  # the service's own
+    client: str  # of OAuth, for example "service-hvdgrade"
+    public: str  # address for browsers, which ends with "/hub"
+    callback: str  # to which the hub sends browsers back, as its configuration has it
+    scopes: frozenset[str]  # a token must have one of these to be used here
+    table: HubTable
+    reads_launches: bool = False  # whether `auth_state` holds launches of an LMS
 
     def authorize_url(self, state: str, verifier: str) -> str:
         """Return where a browser proves to the hub who it is.
@@ -86,11 +68,7 @@ class Hub:
         return f"{self.public}/api/oauth2/authorize?{urlencode(query)}"
 
     def user_of_code(self, code: str, verifier: str) -> User | None:
-        """Return who came back from the hub with a code; None if the code is not valid.
-
-        Raises:
-            HTTPException: 503, the hub cannot be reached.
-        """
+        """Return who came back from the hub with a code; None if the code is not valid."""
         form = {
             "client_id": self.client,
             "client_secret": self.token,
@@ -99,19 +77,15 @@ class Hub:
             "code_verifier": verifier,
             "redirect_uri": self.callback,
         }
-        document = self._document(self._ask("POST", "oauth2/token", data=form))
+        document = self._document("POST", "oauth2/token", data=form)
         token = document and document.get("access_token")
         return self.user_of_token(token) if isinstance(token, str) else None
 
     def user_of_token(self, token: str) -> User | None:
-        """Return the user whose token this is; None if it is not valid, or not meant for this service.
-
-        Raises:
-            HTTPException: 503, the hub cannot be reached.
-        """
+        """Return the user whose token this is; None if it is not valid, or not meant for this service."""
         if not token.isascii():
             return None
-        document = self._document(self._ask("GET", "user", token))
+        document = self._document("GET", "user", token)
         if not document or document.get("kind") != "user":
             return None
         if not self.scopes & set(document.get("scopes") or ()):
@@ -119,44 +93,38 @@ class Hub:
         return User(document["name"], frozenset(document.get("groups") or ()))
 
     def launch_of(self, user: User) -> Launch | None:
-        """Return the last launch of a user; None if there is none.
-
-        Raises:
-            HTTPException: 503, the hub cannot be reached.
-        """
+        """Return the last launch of a user; None if there is none."""
         if not self.reads_launches:
             return None
-        document = self._document(self._ask("GET", f"users/{quote(user.name, safe='')}"))
+        document = self._document("GET", f"users/{quote(user.name, safe='')}")
         return read_launch(document.get("auth_state")) if document else None
 
     def role_of(self, user: User) -> str | None:
         """Return the role of a user in the course; None if the groups give none."""
-        for role, groups in ((INSTRUCTOR, self.instructors), (TA, self.tas)):
+        for role, groups in ((INSTRUCTOR, self.table.instructors), (TA, self.table.tas)):
             if user.groups & groups:
                 return role
-        return LEARNER if not self.learners or user.groups & self.learners else None
+        learners = self.table.learners
+        return LEARNER if not learners or user.groups & learners else None
 
-    def _ask(self, method: str, path: str, token: str = "", **request: Any) -> Answer:
+    def _document(
+        self, method: str, path: str, token: str = "", **request: Any
+    ) -> dict[str, Any] | None:
+        """Return what the hub answers; None if it refuses."""
         headers = {"Authorization": f"token {token or self.token}"}
         try:
-            return ask(method, f"{self.api}/{path}", headers=headers, **request)
-        except NoAnswer:
-            raise HTTPException(503, AWAY, {"Retry-After": "5"}) from None
-
-    def _document(self, answer: Answer) -> dict[str, Any] | None:
-        """Return what the hub answered; None if it refused."""
-        try:
+            answer = ask(method, f"{self.api}/{path}", headers=headers, **request)
             if answer.status < 300:
                 return answer.document()
+            if answer.status < 500:
+                return None
         except NoAnswer:
-            answer = Answer(500, answer.headers, b"")
-        if answer.status >= 500:
-            raise HTTPException(503, AWAY, {"Retry-After": "5"})
-        return None
+            pass
+        raise HTTPException(503, AWAY, {"Retry-After": "5"})
 
 
 def from_environment(
-    environment: Mapping[str, str], address: str, table: Mapping[str, Any], reads_launches: bool
+    environment: Mapping[str, str], address: str, table: HubTable, reads_launches: bool
 ) -> Hub:
     """Return the hub that the variables of a service of JupyterHub name.
 
@@ -164,22 +132,19 @@ def from_environment(
         environment: has JUPYTERHUB_API_TOKEN, JUPYTERHUB_API_URL and JUPYTERHUB_CLIENT_ID. The hub sets them
             for a service that it starts itself.
         address: of this server.
-        table: the table [hub] of the configuration: course, and optionally url, learners, tas, instructors.
 
     Raises:
-        ValueError: a variable or a key is missing.
+        BadConfig: a variable or the address of the hub is missing.
     """
     names = [f"JUPYTERHUB_{name}" for name in ("API_TOKEN", "API_URL", "CLIENT_ID")]
     if missing := [name for name in names if not environment.get(name)]:
-        raise ValueError(f"[hub] needs the environment variables {', '.join(missing)} of the hub.")
-    if not isinstance(table.get("course"), str):
-        raise ValueError('[hub] needs the slug of its course, for example course = "ml2026".')
+        raise BadConfig(f"[hub] needs the environment variables {', '.join(missing)} of the hub.")
     host = environment.get("JUPYTERHUB_HOST", "") + environment.get("JUPYTERHUB_BASE_URL", "/")
-    public = table.get("url") or environment.get("JUPYTERHUB_PUBLIC_HUB_URL") or f"{host}hub"
+    public = table.url or environment.get("JUPYTERHUB_PUBLIC_HUB_URL") or f"{host}hub"
     prefix = environment.get("JUPYTERHUB_SERVICE_PREFIX", "").rstrip("/")
     same_domain = prefix and urlsplit(address).path == prefix
     if not same_domain and not public.startswith(("https://", "http://")):
-        raise ValueError('[hub] needs the hub\'s address, as url = "https://hub.example.edu/hub".')
+        raise BadConfig('[hub] needs the hub\'s address, as url = "https://hub.example.edu/hub".')
     client = environment[names[2]]
     name = environment.get("JUPYTERHUB_SERVICE_NAME") or client.removeprefix("service-")
     scopes = environment.get("JUPYTERHUB_OAUTH_ACCESS_SCOPES")
@@ -191,56 +156,27 @@ def from_environment(
         callback=f"{address}/oauth_callback",
         scopes=frozenset(json.loads(scopes) if scopes else [f"access:services!service={name}"])
         | {"access:services"},
-        course=table["course"],
-        **{each: _groups(table, each) for each in ("learners", "tas", "instructors")},
+        table=table,
         reads_launches=reads_launches,
     )
-
-
-def _groups(table: Mapping[str, Any], name: str) -> frozenset[str]:
-    groups = table.get(name, [])
-    if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
-        raise ValueError(f"[hub] {name} must be a list of names of groups. Received: {groups!r}")
-    return frozenset(groups)
 
 
 def admit(session: Session, hub: Hub, user: User, launch: Launch | None) -> int:
     """Return the person that a user of the hub is, with the role that the hub's groups give.
 
     Somebody who is new becomes a member of the course, under the name that the LMS has for them.
-
-    Raises:
-        HTTPException: 403, the course does not exist or the user is not in it.
     """
-    course = session.query(Course).filter_by(slug=hub.course).one_or_none()
+    table = hub.table
+    course = session.query(Course).filter_by(slug=table.course).one_or_none()
     if course is None:
-        raise HTTPException(403, f"The course {hub.course} of this JupyterHub does not exist yet.")
-    subjects: Iterable[tuple[str, str]] = [(ISSUER, user.name)]
-    subjects = [*subjects, (launch.issuer, launch.subject)] if launch else subjects
+        raise HTTPException(403, f"The hub's course {table.course} does not exist here yet.")
+    subjects = [(ISSUER, user.name), *([(launch.issuer, launch.subject)] if launch else [])]
     name, email = (launch.name, launch.email) if launch else ("", "")
     person = people.find_or_add(session, subjects, name or user.name, email)
     member, role = session.get(Member, (course.id, person)), hub.role_of(user)
     if member is None and role:
         session.add(Member(course_id=course.id, person_id=person, role=role))
-    elif member and (role != LEARNER or hub.tas or hub.instructors):
+    elif member and (role != LEARNER or table.tas or table.instructors):
         member.role = role or LEARNER
     session.flush()
     return person
-
-
-class Remembered:
-    """Who sent a token in the last minute, so that the hub is not asked at every request."""
-
-    def __init__(self):
-        self._callers: dict[str, tuple[Caller | None, float]] = {}
-
-    def get(self, token: str) -> tuple[bool, Caller | None]:
-        """Return whether a token is remembered, and its caller."""
-        caller, until = self._callers.get(digest(token), (None, 0.0))
-        return time.monotonic() < until, caller
-
-    def keep(self, token: str, caller: Caller | None) -> None:
-        """Remember who sent a token; None for a token that the hub does not accept."""
-        if len(self._callers) >= MOST_REMEMBERED:
-            self._callers.clear()
-        self._callers[digest(token)] = (caller, time.monotonic() + REMEMBER_S)

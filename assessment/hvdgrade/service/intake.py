@@ -40,9 +40,7 @@ LAST_RANK, REGRADE_RANK = 9, 10
 class Refused(HvdgradeError):
     """A request is refused. The message says why in one sentence.
 
-    Attributes:
-        status: status of the HTTP response.
-        retry_after: seconds after which the request may be repeated; None if that does not help.
+    `status` is that of the HTTP response. After `retry_after` seconds the request may be repeated.
     """
 
     def __init__(self, status: int, sentence: str, retry_after: int | None = None) -> None:
@@ -77,11 +75,13 @@ def submit(
         key: the same each time a client repeats its request.
 
     Raises:
-        Refused: 400 no key, 403 not open or not a member, 409 the key belongs to another submission, 413 too
-            large, 429 no attempt is left, or too soon after the last one.
+        Refused: 400 no key or script, 403 not open or not a member, 409 the key belongs to another
+            submission, 413 too large, 429 no attempt is left, or too soon after the last one.
     """
     if not 1 <= len(key) <= MOST_KEY_CHARACTERS:
-        raise Refused(400, f"the key of a request has 1 to {MOST_KEY_CHARACTERS} characters.")
+        raise Refused(400, f"an Idempotency-Key has 1 to {MOST_KEY_CHARACTERS} characters.")
+    if not script.strip():
+        raise Refused(400, "there is no script: choose a file, or send its bytes as the body.")
     if len(script) > MOST_BYTES:
         raise Refused(
             413, f"a script has at most {MOST_BYTES:,} bytes, and this one has {len(script):,}."
@@ -134,8 +134,8 @@ def enqueue(
 ) -> Grading:
     """Put a submission at its place in the queue, and return the grading that waits.
 
-    Args:
-        reason: one of `models.REASONS`.
+    The place is the number of gradings that this person has started for this assignment, at most 9, so that
+    nobody's tenth attempt delays somebody's first. A regrade comes last.
     """
     assignment = submission.assignment
     rules = (regrade and regrade.rules_sha256) or rules_of(session, assignment)

@@ -1,55 +1,38 @@
 """The servers of others whose word counts here: CI platforms, a JupyterHub, learning platforms (LMS).
 
-    issuers = read_issuers(table, "https://grade.example.edu", os.environ)
+    issuers = issuers_of(configuration, "https://grade.example.edu", os.environ)
     settings = replace(settings, proofs=issuers.proofs(), login=issuers.login())
     with issuers.posting(engine):
         run(application(engine, settings, issuers.routes()))
 
-The tables [[ci]], [hub] and [[lms]] of the configuration file name them; jupyterhub_and_lms.md shows how.
+The tables [[ci]], [hub] and [[lms]] of the configuration name them (configuration.py).
 """
 
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from hvdgrade import HvdgradeError
-from hvdgrade.service import access, hub, oidc, pages, people, server
-from hvdgrade.service.access import Caller
+from hvdgrade.service import access, hub, oidc, pages, people, rendering, server
+from hvdgrade.service.access import Caller, digest
+from hvdgrade.service.configuration import Configuration, Lms
 from hvdgrade.service.database import transaction
-from hvdgrade.service.hub import Hub, Remembered, User, admit
-from hvdgrade.service.lti import Keys, Launch, Scores
+from hvdgrade.service.hub import Hub, User, admit
+from hvdgrade.service.lti import Keys, Scores
 from hvdgrade.service.poster import Poster
 
 COOKIE, COOKIE_S = "hvdgrade_login", 600
-ISSUER_KEYS = {"kind": "kind", "issuer": "url", "owner": "owner"}  # of [[ci]], and of oidc.Issuer
-OPTIONAL = ("owner", "audience")
 STOP_S = 30.0
-
-
-class BadConfig(HvdgradeError):
-    """A table of the configuration file cannot be used. The message says why in one sentence."""
-
-
-@dataclass(frozen=True)
-class Lms:
-    """A learning platform: its `iss`, our client there, and where it gives access tokens."""
-
-    issuer: str
-    client: str
-    token_url: str
-    audience: str = ""
+REMEMBER_S, MOST_REMEMBERED = 60.0, 2000
 
 
 @dataclass
@@ -60,7 +43,8 @@ class Issuers:
     hub: Hub | None = None
     lms: dict[str, Lms] = field(default_factory=dict)
     keys: Keys | None = None
-    _remembered: Remembered = field(default_factory=Remembered)
+    # Digest of a token of the hub -> its caller, and until when the hub is not asked again.
+    _of_token: dict[str, tuple[Caller | None, float]] = field(default_factory=dict)
 
     def proofs(self) -> tuple[Callable[[Engine, str], Caller | None], ...]:
         """Return the functions that say who sent a bearer token that is not one of ours."""
@@ -123,24 +107,26 @@ class Issuers:
         """Return whose JupyterLab sent the token of its server."""
         if oidc.is_token(token):
             return None
-        known, caller = self._remembered.get(token)
-        if known:
+        caller, until = self._of_token.get(digest(token), (None, 0.0))
+        if time.monotonic() < until:
             return caller
-        user = self.hub.user_of_token(token)
-        if user:
-            launch = self.hub.launch_of(user)
-            with transaction(engine) as session:
-                person = self._admit(session, user, launch)
+        caller = None
+        if user := self.hub.user_of_token(token):
+            person = self._admit(engine, user)
             caller = Caller("person", person_id=person, door=hub.DOOR, as_learner=True)
-        self._remembered.keep(token, caller)
+        if len(self._of_token) >= MOST_REMEMBERED:
+            self._of_token.clear()
+        self._of_token[digest(token)] = (caller, time.monotonic() + REMEMBER_S)
         return caller
 
-    def _admit(self, session: Session, user: User, launch: Launch | None) -> int:
+    def _admit(self, engine: Engine, user: User) -> int:
         """Return the person that a user of the hub is, and store what the LMS said of them."""
+        launch = self.hub.launch_of(user)
         lms = launch and self.lms.get(launch.issuer)
-        person = admit(session, self.hub, user, launch if lms else None)
-        if lms:
-            people.remember_launch(session, launch, person, lms.client, lms.token_url)
+        with transaction(engine) as session:
+            person = admit(session, self.hub, user, launch if lms else None)
+            if lms:
+                people.remember_launch(session, launch, person, lms.client, lms.token_url)
         return person
 
     # --- browsers -----------------------------------------------------------------------------------
@@ -157,7 +143,8 @@ class Issuers:
             path = "/"
         state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         answer = RedirectResponse(self.hub.authorize_url(state, verifier), 303)
-        self._set_cookie(request, answer, f"{state}.{verifier}.{quote(path, safe='')}", COOKIE_S)
+        value = f"{state}.{verifier}.{quote(path, safe='')}"
+        rendering.set_cookie(request, answer, COOKIE, value, COOKIE_S)
         return answer
 
     async def _from_hub(self, request: Request) -> Response:
@@ -172,9 +159,8 @@ class Issuers:
         )
         if secret is None:
             raise HTTPException(403, "JupyterHub does not let you use this service.")
-        answer = pages.seen(request, unquote(path))
-        pages.set_session(answer, server.of(request).settings, secret)
-        self._set_cookie(request, answer, "", 0)
+        answer = pages.signed_in(request, unquote(path), secret)
+        rendering.set_cookie(request, answer, COOKIE, "", 0)
         return answer
 
     def _sign_in(self, engine: Engine, code: str, verifier: str) -> str | None:
@@ -182,72 +168,30 @@ class Issuers:
         user = self.hub.user_of_code(code, verifier)
         if user is None:
             return None
-        launch = self.hub.launch_of(user)
+        person = self._admit(engine, user)
         with transaction(engine) as session:
-            person = self._admit(session, user, launch)
             return access.new_session(session, person, server.now())
-
-    def _set_cookie(self, request: Request, answer: Response, value: str, seconds: int) -> None:
-        settings = server.of(request).settings
-        answer.set_cookie(
-            COOKIE,
-            value,
-            max_age=seconds,
-            path=settings.prefix or "/",
-            secure=settings.https,
-            httponly=True,
-            samesite="lax",
-        )
 
     async def _jwks(self, request: Request) -> Response:
         """GET /jwks: the public keys with which an LMS checks us."""
         return JSONResponse(self.keys.jwks(), headers={"Cache-Control": "max-age=3600"})
 
 
-def read_issuers(table: Mapping[str, Any], address: str, environment: Mapping[str, str]) -> Issuers:
-    """Return the issuers of a configuration file.
+def issuers_of(config: Configuration, address: str, environment: Mapping[str, str]) -> Issuers:
+    """Return the issuers that a configuration names.
 
     Args:
-        table: may have ci, hub, lms and lti_keys.
         address: of this server, which is the audience of the tokens of a CI.
         environment: variables, see `hub.from_environment`.
 
     Raises:
-        BadConfig: a table cannot be used.
+        BadConfig: the environment does not have what the hub needs.
         BadKey: a key of `lti_keys` cannot be used.
     """
-    made = Issuers()
-    try:
-        if table.get("ci"):
-            found = [oidc.Issuer(**_texts(each, ISSUER_KEYS, "[[ci]]")) for each in table["ci"]]
-            made.verifier = oidc.Verifier(address, found)
-        names = {name: name for name in Lms.__annotations__}
-        for each in table.get("lms", []):
-            lms = Lms(**_texts(each, names, "[[lms]]"))
-            made.lms[lms.issuer] = lms
-        if table.get("hub"):
-            made.hub = hub.from_environment(environment, address, table["hub"], bool(made.lms))
-    except (ValueError, TypeError) as error:
-        raise BadConfig(str(error)) from None
-    if made.lms:
-        made.keys = Keys([Path(name) for name in table.get("lti_keys") or ["lti.pem"]])
-    return made
-
-
-def _texts(table: Any, names: Mapping[str, str], title: str) -> dict[str, str]:
-    """Return the texts of a table under the names of a class.
-
-    Raises:
-        ValueError: the table has another key, or a value that is no text.
-    """
-    if not isinstance(table, dict):
-        raise ValueError(f"{title} must be a table. Received: {table!r}")
-    for key, value in table.items():
-        if key not in names or not isinstance(value, str):
-            known = ", ".join(names)
-            raise ValueError(
-                f"{title}: {key} = {value!r} is not a text of one of these keys: {known}."
-            )
-    if missing := [name for name in names if name not in table and name not in OPTIONAL]:
-        raise ValueError(f"{title} needs {', '.join(missing)}.")
-    return {names[key]: value for key, value in table.items()}
+    has_lms = bool(config.lms)
+    return Issuers(
+        verifier=oidc.Verifier(address, config.ci) if config.ci else None,
+        hub=hub.from_environment(environment, address, config.hub, has_lms) if config.hub else None,
+        lms={each.issuer: each for each in config.lms},
+        keys=Keys(config.lti_keys) if has_lms else None,
+    )

@@ -40,11 +40,7 @@ class Held:
 
     @contextmanager
     def one(self, key: object) -> Iterator[None]:
-        """Hold one more.
-
-        Raises:
-            HTTPException: 429 if there are too many.
-        """
+        """Hold one more, or answer 429 if there are too many."""
         if self.count[key] >= self.most:
             raise HTTPException(429, self.sentence, {"Retry-After": "10"})
         self.count[key] += 1

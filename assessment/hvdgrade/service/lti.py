@@ -7,6 +7,7 @@ access token for it, and posts the score to the line item (the column of the gra
 Sources: https://www.imsglobal.org/spec/lti-ags/v2p0 and https://www.imsglobal.org/spec/security/v1p0
 """
 
+import hashlib
 import json
 import secrets
 import threading
@@ -19,9 +20,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
-from cryptography.hazmat.primitives.hashes import Hash
 
 from hvdgrade import HvdgradeError
 from hvdgrade.service.outgoing import Answer, NoAnswer, ask
@@ -106,9 +106,8 @@ def _public(key: RSAPrivateKey) -> dict[str, Any]:
 def _number(key: RSAPrivateKey) -> str:
     """Return the id of a key: its thumbprint (RFC 7638), so that it is the same after each start."""
     public = {name: _public(key)[name] for name in ("e", "kty", "n")}
-    digest = Hash(hashes.SHA256())
-    digest.update(json.dumps(public, separators=(",", ":")).encode())
-    return jwt.utils.base64url_encode(digest.finalize()).decode()
+    text = json.dumps(public, separators=(",", ":"))
+    return jwt.utils.base64url_encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 # --- what a launch says ---------------------------------------------------------------------------------
@@ -116,21 +115,15 @@ def _number(key: RSAPrivateKey) -> str:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the LMS said of a person who came from it.
-
-    Attributes:
-        slug: assignment that the link of the LMS names; None if it names none.
-        line_item: address of the column of the gradebook; None if there is none, or no score may be sent.
-    """
+    """What the LMS said of a person who came from it."""
 
     issuer: str
     subject: str
     client: str
-    deployment: str
     name: str
     email: str
-    slug: str | None
-    line_item: str | None
+    slug: str | None  # assignment that the link of the LMS names
+    line_item: str | None  # address of the gradebook's column, if scores may be sent there
 
 
 def read_launch(claims: Any) -> Launch | None:
@@ -153,7 +146,6 @@ def read_launch(claims: Any) -> Launch | None:
         issuer=issuer,
         subject=subject,
         client=client,
-        deployment=str(claims.get(f"{CLAIM}deployment_id", "")),
         name=str(claims.get("name") or ""),
         email=str(claims.get("email") or "").lower(),
         slug=_slug(claims),
@@ -178,16 +170,12 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a score goes: the address of a line item, and what proves to its LMS that we may post there.
-
-    Attributes:
-        audience: what the LMS expects as audience of the client assertion, mostly `token_url` itself.
-    """
+    """Where a score goes: the address of a line item, and what proves to its LMS that we may post there."""
 
     line_item: str
     client: str
     token_url: str
-    audience: str
+    audience: str  # of the client assertion, mostly `token_url` itself
 
     def scores_url(self) -> str:
         """Return where scores are posted. Moodle's line items have a query, which stays at the end."""

@@ -5,6 +5,7 @@ The queue is the table `grading`: a row that is "queued" waits, one that is "lea
 """
 
 import datetime
+import re
 from typing import Any
 
 from sqlalchemy import (
@@ -22,7 +23,13 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    declared_attr,
+    mapped_column,
+    relationship,
+)
 
 STATES = QUEUED, LEASED, DONE, FAULT, CANCELLED = "queued", "leased", "done", "fault", "cancelled"
 ROLES = LEARNER, TA, INSTRUCTOR = "learner", "ta", "instructor"
@@ -62,11 +69,20 @@ class Base(DeclarativeBase):
     )
     type_annotation_map = {datetime.datetime: Utc, dict[str, Any]: JSON}
 
+    @declared_attr.directive
+    def __tablename__(cls) -> str:  # noqa: N805
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()  # BoardEntry: board_entry
+
+
+def one_of_a_submission(name: str, condition: str) -> Index:
+    """Return an index by which a submission has at most one row that meets a condition."""
+    where = {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+    return Index(name, "submission_id", unique=True, **where)
+
 
 class Person(Base):
     """Somebody who hands in or grades. `removed_at`: when the personal data were purged."""
 
-    __tablename__ = "person"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     name: Mapped[str] = mapped_column(default="")
     email: Mapped[str] = mapped_column(default="")
@@ -76,7 +92,6 @@ class Person(Base):
 class Identity(Base):
     """What an issuer calls a person: `hub`, an LTI `iss`, `github:OWNER`, `gitlab:HOST`, `mail`, `local`."""
 
-    __tablename__ = "identity"
     issuer: Mapped[str] = mapped_column(primary_key=True)
     subject: Mapped[str] = mapped_column(primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), index=True)
@@ -86,7 +101,6 @@ class Identity(Base):
 class Course(Base):
     """A class in one term. Pages and programs call it by its `slug`."""
 
-    __tablename__ = "course"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     slug: Mapped[str] = mapped_column(unique=True)
     title: Mapped[str] = mapped_column(default="")
@@ -95,7 +109,6 @@ class Course(Base):
 class Member(Base):
     """The role of a person in a course: one of `ROLES`."""
 
-    __tablename__ = "member"
     course_id: Mapped[int] = mapped_column(ForeignKey("course.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(default=LEARNER)
@@ -103,52 +116,33 @@ class Member(Base):
 
 
 class Assignment(Base):
-    """What is handed in, by when, and how it is graded.
+    """What is handed in, by when, and how it is graded. A moment that is None sets no limit."""
 
-    Attributes:
-        slug: its name in addresses, unique in the service.
-        profile: table of profiles.toml.
-        pool: name of the machines that grade it, all of one kind.
-        require_sandbox: isolation level below which nothing is graded; "" for no requirement.
-        rules_sha256: the rules of the profile when it was opened. A worker with others gets nothing.
-        opens, due, closes: moments; None for no limit. After `due` a submission is late, and after `closes`
-            it is refused.
-        attempts: largest number of submissions of a person that count as attempts; None for no limit.
-        cooldown_s: seconds between two submissions of a person.
-        counts: "best" or "last".
-        feedback: what a learner sees: "full", "verdict" or "none".
-        released: whether learners see results at all; an exam begins with False.
-        limit_s: time limit of one grading in seconds.
-        board: whether there is a leaderboard, on which a person appears only by their own choice.
-    """
-
-    __tablename__ = "assignment"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     course_id: Mapped[int] = mapped_column(ForeignKey("course.id"), index=True)
-    slug: Mapped[str] = mapped_column(unique=True)
+    slug: Mapped[str] = mapped_column(unique=True)  # its name in addresses
     title: Mapped[str] = mapped_column(default="")
-    profile: Mapped[str] = mapped_column(default="cpu")
+    profile: Mapped[str] = mapped_column(default="cpu")  # table of profiles.toml
     ranks: Mapped[int] = mapped_column(default=2)
-    pool: Mapped[str] = mapped_column(default="default")
-    require_sandbox: Mapped[str] = mapped_column(default="")
-    rules_sha256: Mapped[str] = mapped_column(default="")
+    pool: Mapped[str] = mapped_column(default="default")  # machines of one kind
+    require_sandbox: Mapped[str] = mapped_column(default="")  # weakest isolation level
+    rules_sha256: Mapped[str] = mapped_column(default="")  # a worker with others gets nothing
     opens: Mapped[datetime.datetime | None]
-    due: Mapped[datetime.datetime | None]
-    closes: Mapped[datetime.datetime | None]
-    attempts: Mapped[int | None]
-    cooldown_s: Mapped[float] = mapped_column(default=0.0)
-    counts: Mapped[str] = mapped_column(default="best")
-    feedback: Mapped[str] = mapped_column(default="full")
-    released: Mapped[bool] = mapped_column(default=True)
-    limit_s: Mapped[float] = mapped_column(default=2400.0)
-    board: Mapped[bool] = mapped_column(default=False)
+    due: Mapped[datetime.datetime | None]  # after it a submission is late
+    closes: Mapped[datetime.datetime | None]  # after it one is refused
+    attempts: Mapped[int | None]  # of a person; None for no limit
+    cooldown_s: Mapped[float] = mapped_column(default=0.0)  # between two submissions of a person
+    counts: Mapped[str] = mapped_column(default="best")  # or "last"
+    feedback: Mapped[str] = mapped_column(default="full")  # what learners see: or "verdict", "none"
+    released: Mapped[bool] = mapped_column(default=True)  # whether learners see results at all
+    limit_s: Mapped[float] = mapped_column(default=2400.0)  # of one grading
+    board: Mapped[bool] = mapped_column(default=False)  # whether there is a leaderboard
     course: Mapped[Course] = relationship()
 
 
 class Extension(Base):
     """Another deadline or more attempts for one person. None leaves the assignment's own value."""
 
-    __tablename__ = "extension"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
     due: Mapped[datetime.datetime | None]
@@ -159,30 +153,23 @@ class Extension(Base):
 
 
 class Submission(Base):
-    """One script that one person handed in at one time.
+    """One script that one person handed in at one time."""
 
-    Attributes:
-        id: random text, so that nobody can guess another one's.
-        number: counts the submissions of a person for an assignment, from 1.
-        door: where it was handed in, for example "page", "submit" or "gradescope".
-        key: chosen by the client, the same each time it repeats a request.
-        sha256: hash of `script`.
-        received: moment of the request, by the clock of the server.
-        replaced_by: the newer submission that took its place in the queue. It then costs no attempt.
-    """
-
-    __tablename__ = "submission"
-    id: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(
+        primary_key=True
+    )  # random, so that nobody guesses another one's
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), index=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), index=True)
-    number: Mapped[int]
-    door: Mapped[str]
-    key: Mapped[str]
-    sha256: Mapped[str]
+    number: Mapped[int]  # counts those of a person for an assignment, from 1
+    door: Mapped[str]  # where it was handed in, for example "page", "submit" or "gradescope"
+    key: Mapped[str]  # the same each time a client repeats its request
+    sha256: Mapped[str]  # of the script
     script: Mapped[bytes] = mapped_column(LargeBinary)
-    received: Mapped[datetime.datetime]
+    received: Mapped[datetime.datetime]  # by the clock of the server
     late: Mapped[bool] = mapped_column(default=False)
-    replaced_by: Mapped[str | None] = mapped_column(ForeignKey("submission.id"))
+    replaced_by: Mapped[str | None] = mapped_column(
+        ForeignKey("submission.id")
+    )  # in the queue, by this one
     assignment: Mapped[Assignment] = relationship()
     person: Mapped[Person] = relationship()
     __table_args__ = (
@@ -192,76 +179,52 @@ class Submission(Base):
 
 
 class Regrade(Base):
-    """A selection of submissions that is graded again. Its results count while `applied` is set.
+    """A selection of submissions that is graded again. Its results count while `applied` is set."""
 
-    Attributes:
-        rules_sha256: the rules to grade with; "" for those of the assignment. Once it is applied, later
-            submissions are graded with them, too.
-    """
-
-    __tablename__ = "regrade"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), index=True)
     by: Mapped[str] = mapped_column(default="")
     reason: Mapped[str] = mapped_column(default="")
     at: Mapped[datetime.datetime]
-    rules_sha256: Mapped[str] = mapped_column(default="")
+    rules_sha256: Mapped[str] = mapped_column(default="")  # "" for those of the assignment
     applied: Mapped[datetime.datetime | None]
     assignment: Mapped[Assignment] = relationship()
 
 
 class Grading(Base):
-    """One run of `hvdgrade run` on a submission, from the moment at which it waits.
+    """One run of `hvdgrade run` on a submission, from the moment at which it waits."""
 
-    Attributes:
-        reason: one of `REASONS`.
-        rank: the place in the order of the queue, before `id`: gradings that this person has started for this
-            assignment (at most 9), or 10 for a regrade.
-        state: one of `STATES`.
-        tries: number of times that a worker has taken it, without those that were told to end.
-        token_sha256: hash of the lease's token. Only its holder may give a result.
-        progress: the last lines of the grader, at most 4 kB.
-        document: the result (see result_document.py); None until it is done.
-        log: the end of the grader's output, for staff.
-        rules_sha256: while it is open, the rules that the worker must have ("" for any); then those of the
-            document.
-        regrade_id: the regrade to which it belongs; None for every other reason.
-    """
-
-    __tablename__ = "grading"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submission.id"), index=True)
-    reason: Mapped[str] = mapped_column(default=FIRST)
-    rank: Mapped[int] = mapped_column(default=0)
+    reason: Mapped[str] = mapped_column(default=FIRST)  # one of REASONS
+    rank: Mapped[int] = mapped_column(default=0)  # order of the queue before `id`, see intake.py
     pool: Mapped[str]
-    state: Mapped[str] = mapped_column(default=QUEUED)
-    tries: Mapped[int] = mapped_column(default=0)
+    state: Mapped[str] = mapped_column(default=QUEUED)  # one of STATES
+    tries: Mapped[int] = mapped_column(
+        default=0
+    )  # how often a worker took it and was not told to end
     worker_id: Mapped[int | None] = mapped_column(ForeignKey("worker.id"))
-    token_sha256: Mapped[str] = mapped_column(default="")
+    token_sha256: Mapped[str] = mapped_column(
+        default=""
+    )  # of the lease, whose holder may give a result
     lease_until: Mapped[datetime.datetime | None]
     queued: Mapped[datetime.datetime]
     started: Mapped[datetime.datetime | None]
     finished: Mapped[datetime.datetime | None]
-    progress: Mapped[str] = mapped_column(default="")
-    document: Mapped[dict[str, Any] | None]
-    log: Mapped[str] = mapped_column(default="")
+    progress: Mapped[str] = mapped_column(default="")  # the last lines of the grader
+    document: Mapped[dict[str, Any] | None]  # the result, see result_document.py
+    log: Mapped[str] = mapped_column(default="")  # the end of the grader's output, for staff
     verdict: Mapped[str | None]
     score: Mapped[float | None]
     max_score: Mapped[float | None]
     seconds_to_target: Mapped[float | None]
-    rules_sha256: Mapped[str] = mapped_column(default="")
+    rules_sha256: Mapped[str] = mapped_column(default="")  # wanted, "" for any; then those used
     regrade_id: Mapped[int | None] = mapped_column(ForeignKey("regrade.id"), index=True)
     error: Mapped[str] = mapped_column(default="")
     submission: Mapped[Submission] = relationship()
     regrade: Mapped[Regrade | None] = relationship()
     __table_args__ = (
-        Index(
-            "one_open_grading",
-            "submission_id",
-            unique=True,
-            sqlite_where=text("state IN ('queued', 'leased')"),
-            postgresql_where=text("state IN ('queued', 'leased')"),
-        ),
+        one_of_a_submission("one_open_grading", "state IN ('queued', 'leased')"),
         Index("order_of_the_queue", "state", "pool", "rank", "id"),
     )
 
@@ -272,25 +235,18 @@ class Grading(Base):
 
 
 class Grade(Base):
-    """What counts for a person: a grading, or points that staff set. `version` grows with every change.
+    """What counts for a person: a grading, or points that staff set."""
 
-    Attributes:
-        grading_id: the grading that counts; None before there is one.
-        override: points of `max_score` that staff set instead; None for none.
-        changed: moment of the last change, which the LMS gets as the score's timestamp.
-    """
-
-    __tablename__ = "grade"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
     grading_id: Mapped[int | None] = mapped_column(ForeignKey("grading.id"))
     score: Mapped[float | None]
     max_score: Mapped[float | None]
-    override: Mapped[float | None]
+    override: Mapped[float | None]  # points that staff set instead of `score`
     by: Mapped[str] = mapped_column(default="")
     reason: Mapped[str] = mapped_column(default="")
-    version: Mapped[int] = mapped_column(default=0)
-    changed: Mapped[datetime.datetime]
+    version: Mapped[int] = mapped_column(default=0)  # grows with every change
+    changed: Mapped[datetime.datetime]  # the timestamp of the score for the LMS
     grading: Mapped[Grading | None] = relationship()
     person: Mapped[Person] = relationship()
 
@@ -303,24 +259,20 @@ class Grade(Base):
 class Post(Base):
     """A score that the LMS must get: the outbox. Written in the transaction that changes the grade.
 
-    Attributes:
-        version: `Grade.version` that it sends. A waiting post of an older version is not sent any more.
-        state: "waiting", "sent", "refused" (by the LMS, with its words in `answer`), "replaced" (by a newer
-            version) or "held" (by staff: nothing of that person is sent).
-        next_at: not before this moment.
+    Its state is "waiting", "sent", "refused" (by the LMS, with its words in `answer`), "replaced" (by a newer
+    version) or "held" (by staff: nothing of that person is sent).
     """
 
-    __tablename__ = "post"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     assignment_id: Mapped[int]
     person_id: Mapped[int]
-    version: Mapped[int]
+    version: Mapped[int]  # of the grade
     score: Mapped[float | None]
     max_score: Mapped[float | None]
     timestamp: Mapped[datetime.datetime]
     state: Mapped[str] = mapped_column(default="waiting")
     tries: Mapped[int] = mapped_column(default=0)
-    next_at: Mapped[datetime.datetime]
+    next_at: Mapped[datetime.datetime]  # not sent before this moment
     answer: Mapped[str] = mapped_column(default="")
     __table_args__ = (
         UniqueConstraint("assignment_id", "person_id", "version"),
@@ -334,11 +286,9 @@ class Post(Base):
 class LineItem(Base):
     """Where the LMS takes the scores of an assignment: stored when somebody comes from the LMS."""
 
-    __tablename__ = "line_item"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     issuer: Mapped[str]
     client_id: Mapped[str]
-    deployment: Mapped[str] = mapped_column(default="")
     url: Mapped[str]
     token_url: Mapped[str]
 
@@ -346,7 +296,6 @@ class LineItem(Base):
 class Appeal(Base):
     """A learner's question about a result. `state`: "open", "kept" or "changed"."""
 
-    __tablename__ = "appeal"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submission.id"), index=True)
     text: Mapped[str]
@@ -355,21 +304,12 @@ class Appeal(Base):
     by: Mapped[str] = mapped_column(default="")
     at: Mapped[datetime.datetime]
     submission: Mapped[Submission] = relationship()
-    __table_args__ = (
-        Index(
-            "one_open_appeal",
-            "submission_id",
-            unique=True,
-            sqlite_where=text("state = 'open'"),
-            postgresql_where=text("state = 'open'"),
-        ),
-    )
+    __table_args__ = (one_of_a_submission("one_open_appeal", "state = 'open'"),)
 
 
 class Worker(Base):
     """A process that takes gradings of one pool. `refused`: why it gets none, in one sentence."""
 
-    __tablename__ = "worker"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     token_id: Mapped[int] = mapped_column(ForeignKey("token.id"))
     name: Mapped[str]
@@ -381,7 +321,6 @@ class Worker(Base):
     tier: Mapped[str] = mapped_column(default="")
     gpus: Mapped[int] = mapped_column(default=0)
     seen: Mapped[datetime.datetime]
-    draining: Mapped[bool] = mapped_column(default=False)
     refused: Mapped[str] = mapped_column(default="")
     __table_args__ = (UniqueConstraint("token_id", "name"),)
 
@@ -389,13 +328,10 @@ class Worker(Base):
 class Token(Base):
     """A secret of a program or a session of a browser; the table holds only its hash.
 
-    Attributes:
-        kind: "person" (hands in and reads as `person_id`), "door" (hands in for others to `assignment_id`),
-            "worker" (takes gradings of `pool`), "session" (a browser) or "link" (becomes a session, once).
-        door: name of the door, for a door's token.
+    Its kind is "person" (hands in and reads as `person_id`), "door" (hands in for others to `assignment_id`),
+    "worker" (takes gradings of `pool`), "session" (a browser) or "link" (becomes a session, once).
     """
 
-    __tablename__ = "token"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     sha256: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str]
@@ -412,7 +348,6 @@ class Token(Base):
 class Event(Base):
     """What somebody did, for the log of a course. Rows are only added."""
 
-    __tablename__ = "event"
     id: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     at: Mapped[datetime.datetime]
     course_id: Mapped[int | None] = mapped_column(ForeignKey("course.id"), index=True)
@@ -425,7 +360,6 @@ class Event(Base):
 class BoardEntry(Base):
     """A person who chose to appear on the leaderboard of an assignment, under a pseudonym."""
 
-    __tablename__ = "board_entry"
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignment.id"), primary_key=True)
     person_id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
     pseudonym: Mapped[str]

@@ -42,13 +42,11 @@ def _read(text: str) -> datetime.datetime:
     second = first.replace(fold=1)
     if first.utcoffset() == second.utcoffset():
         return first.astimezone(datetime.UTC)
-    offsets = " or ".join(
-        each.strftime("%z")[:3] + ":" + each.strftime("%z")[3:] for each in (first, second)
-    )
-    if first.astimezone(datetime.UTC).astimezone(first.tzinfo).replace(tzinfo=None) == wall:
+    if first.astimezone(datetime.UTC).astimezone(first.tzinfo).replace(tzinfo=None) != wall:
         raise NoMoment(
-            f"{text!r} is twice, because the clocks are set back: write {offsets} in place of {zone}."
+            f"{text!r} does not exist, because the clocks are set forward: choose another time."
         )
+    offsets = " or ".join(each.isoformat()[-6:] for each in (first, second))
     raise NoMoment(
-        f"{text!r} does not exist, because the clocks are set forward: choose another time."
+        f"{text!r} is twice, because the clocks are set back: write {offsets} in place of {zone}."
     )

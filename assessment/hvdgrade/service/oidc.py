@@ -8,14 +8,15 @@ Sources: https://docs.github.com/en/actions/reference/security/oidc and
 https://docs.gitlab.com/ci/secrets/id_token_authentication/
 """
 
-import threading
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import jwt
+import pydantic.dataclasses
 
 from hvdgrade.service.outgoing import NoAnswer, ask
 
@@ -34,37 +35,32 @@ class BadToken(Exception):
 
 @dataclass(frozen=True)
 class Claimed:
-    """Who a token names: rows of the table `identity` have `issuer` and one of `subjects`.
-
-    A name is there as the platform writes it, and in lower case.
-    """
+    """Who a token names: rows of the table `identity` have `issuer` and one of `subjects`."""
 
     issuer: str
-    subjects: tuple[str, ...]
+    subjects: tuple[str, ...]  # names as the platform writes them, and in lower case
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, config={"extra": "forbid"})
 class Issuer:
-    """A platform whose tokens are believed.
+    """A platform whose tokens are believed: a table [[ci]] of the configuration.
 
     Attributes:
-        kind: "github" or "gitlab".
-        url: what its tokens have as `iss`, for example "https://token.actions.githubusercontent.com".
         owner: GitHub: the number of the organization (`repository_owner_id`). GitLab: the group that holds
             the projects, or "" for each project of that GitLab.
     """
 
-    kind: str
-    url: str
+    kind: str  # "github" or "gitlab"
+    issuer: str  # what its tokens have as `iss`, for example "https://token.actions.githubusercontent.com"
     owner: str = ""
 
     def __post_init__(self):
         """Refuse an issuer that would believe more than was meant."""
         if self.kind not in KEYS:
             raise ValueError(f"kind must be one of {', '.join(KEYS)}. Received: {self.kind}")
-        parts = urlsplit(self.url)
+        parts = urlsplit(self.issuer)
         if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1"):
-            raise ValueError(f"issuer must begin with https://. Received: {self.url}")
+            raise ValueError(f"issuer must begin with https://. Received: {self.issuer}")
         if self.kind == GITHUB and not (self.owner.isascii() and self.owner.isdigit()):
             raise ValueError(
                 "owner must be the number of the GitHub organization, which "
@@ -72,25 +68,21 @@ class Issuer:
             )
 
     def claimed(self, claims: Mapping[str, Any]) -> Claimed:
-        """Return who the claims of a token name.
-
-        Raises:
-            BadToken: they name another owner, or nobody.
-        """
+        """Return who the claims of a token name, or raise BadToken: another owner, or nobody."""
         if self.kind == GITHUB:
             self._require(str(claims.get("repository_owner_id")) == self.owner, claims)
             subjects = [claims.get("repository_id"), claims.get("repository")]
-            issuer = f"{GITHUB}:{self.owner}"
+            platform = f"{GITHUB}:{self.owner}"
         else:
             group = f"{claims.get('namespace_path', '')}/".lower()
             self._require(not self.owner or group.startswith(f"{self.owner.lower()}/"), claims)
             subjects = [claims.get("user_login")]
-            issuer = f"{GITLAB}:{urlsplit(self.url).netloc}"
+            platform = f"{GITLAB}:{urlsplit(self.issuer).netloc}"
         texts = [str(subject) for subject in subjects if subject]
         known = tuple(dict.fromkeys([*texts, *map(str.lower, texts)]))
         if not known:
-            raise BadToken(f"The token of {self.url} names no {self.kind} repository or user.")
-        return Claimed(issuer, known)
+            raise BadToken(f"The token of {self.issuer} names no {self.kind} repository or user.")
+        return Claimed(platform, known)
 
     def _require(self, right: bool, claims: Mapping[str, Any]) -> None:
         """Refuse the token of another owner."""
@@ -101,35 +93,31 @@ class Issuer:
             )
 
 
-class Keys:
-    """The public keys of one issuer. Safe for several threads."""
+class Keys(jwt.PyJWKClient):
+    """The public keys of one issuer, requested at most once a minute, also while it gives no answer.
+
+    A key that the issuer withdraws is forgotten after a day.
+    """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic):
-        self.url, self._clock = url, clock
-        self._keys: dict[str, Any] = {}
-        self._fetched: float | None = None
-        self._lock = threading.Lock()
+        super().__init__(url, lifespan=OLDEST, cooldown_duration=0)
+        self._clock, self._requested = clock, -math.inf
 
-    def get(self, number: str) -> Any:
-        """Return the key with this id (`kid`), or None. An unknown id causes at most one request a minute."""
-        with self._lock:
-            if number not in self._keys and self._may_fetch():
-                self._fetched = self._clock()
-                self._keys = self._fetch() or self._keys
-            return self._keys.get(number)
+    def fetch_data(self) -> Any:
+        """Return the keys as the issuer sends them."""
+        if self._clock() - self._requested < FETCH_PAUSE:
+            raise jwt.PyJWKClientError("the last request is less than a minute ago")
+        self._requested = self._clock()
+        answer = ask("GET", self.uri, KEYS_SECONDS)
+        return answer.document() if answer.status == 200 else None
 
-    def _may_fetch(self) -> bool:
-        """Return whether the last request is long enough ago."""
-        return self._fetched is None or self._clock() - self._fetched >= FETCH_PAUSE
-
-    def _fetch(self) -> dict[str, Any]:
-        """Return the RSA keys by their ids; {} if there is no answer that holds keys."""
+    def get(self, number: str) -> jwt.PyJWK | None:
+        """Return the RSA key with this id (`kid`), or None."""
         try:
-            answer = ask("GET", self.url, KEYS_SECONDS)
-            keys = jwt.PyJWKSet.from_dict(answer.document()).keys if answer.status == 200 else []
+            key = self.get_signing_key(number)
         except (NoAnswer, jwt.PyJWTError, AttributeError, TypeError, ValueError):
-            return {}
-        return {key.key_id: key.key for key in keys if key.key_id and key.key_type == "RSA"}
+            return None
+        return key if key.key_type == "RSA" else None
 
 
 class Verifier:
@@ -140,16 +128,12 @@ class Verifier:
         issuers: all platforms whose tokens are believed; several may have one address, with other owners.
     """
 
-    def __init__(self, audience: str, issuers: list[Issuer]):
+    def __init__(self, audience: str, issuers: Sequence[Issuer]):
         self.audience, self.issuers = audience, issuers
-        self._keys = {i.url: Keys(i.url.rstrip("/") + KEYS[i.kind]) for i in issuers}
+        self._keys = {i.issuer: Keys(i.issuer.rstrip("/") + KEYS[i.kind]) for i in issuers}
 
     def claimed(self, token: str) -> Claimed:
-        """Return who a token names.
-
-        Raises:
-            BadToken: it is not believed.
-        """
+        """Return who a token names, or raise BadToken."""
         if len(token) > MOST_CHARACTERS:
             raise BadToken(f"The token is longer than {MOST_CHARACTERS} characters.")
         try:
@@ -194,7 +178,7 @@ class Verifier:
         """Return who the claims name, for the first owner of that issuer to whom they belong."""
         refusal = None
         for issuer in self.issuers:
-            if issuer.url == url:
+            if issuer.issuer == url:
                 try:
                     return issuer.claimed(claims)
                 except BadToken as error:

@@ -25,15 +25,10 @@ class Answer:
     """An answer of another server, whatever its status."""
 
     status: int
-    headers: httpx.Headers
     body: bytes
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON object in the body.
-
-        Raises:
-            NoAnswer: the body is something else.
-        """
+        """Return the JSON object in the body, or raise NoAnswer."""
         try:
             document = json.loads(self.body)
         except ValueError:
@@ -65,7 +60,7 @@ def ask(method: str, url: str, seconds: float = SECONDS, **request: Any) -> Answ
                     raise NoAnswer(f"{url} took longer than {seconds:g} s.")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise NoAnswer(f"{url} gave no answer: {error or type(error).__name__}.") from None
-    return Answer(answer.status_code, answer.headers, body)
+    return Answer(answer.status_code, body)
 
 
 @functools.cache

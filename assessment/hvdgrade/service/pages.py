@@ -10,14 +10,10 @@ from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, defer
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import (
-    HTMLResponse,
-    PlainTextResponse,
-    Response,
-)
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from hvdgrade.report import pages as report
@@ -34,7 +30,18 @@ from hvdgrade.service.models import (
     Submission,
     Token,
 )
-from hvdgrade.service.rendering import SIGN_IN, environment, form, page, render, seen, show, text_of
+from hvdgrade.service.rendering import (
+    SIGN_IN,
+    environment,
+    file_of,
+    form,
+    page,
+    render,
+    seen,
+    set_cookie,
+    shown,
+    text_of,
+)
 
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
@@ -61,22 +68,14 @@ async def sign_in(request: Request) -> Response:
         raise HTTPException(
             403, "This link or token is unknown, used before, or too old. Ask for a new one."
         )
-    answer = seen(request, "/")
-    set_session(answer, service.settings, begun)
+    return signed_in(request, "/", begun)
+
+
+def signed_in(request: Request, path: str, secret: str) -> Response:
+    """Show a page to a browser whose session has begun."""
+    answer = seen(request, path)
+    set_cookie(request, answer, access.COOKIE, secret, access.SESSION.total_seconds())
     return answer
-
-
-def set_session(answer: Response, settings: server.Settings, secret: str) -> None:
-    """Give a browser the cookie of its session."""
-    answer.set_cookie(
-        access.COOKIE,
-        secret,
-        max_age=int(access.SESSION.total_seconds()),
-        path=settings.prefix or "/",
-        secure=settings.https,
-        httponly=True,
-        samesite="lax",
-    )
 
 
 @form
@@ -88,20 +87,16 @@ async def sign_out(request: Request, caller: Caller, fields: FormData) -> Respon
 
     await server.of(request).work(revoke)
     answer = seen(request, "/login")
-    answer.delete_cookie(access.COOKIE, path=server.of(request).settings.prefix or "/")
+    set_cookie(request, answer, access.COOKIE, "", 0)
     return answer
 
 
 # --- what a learner sees ----------------------------------------------------------------------------
 
 
-@page
-async def home(request: Request, caller: Caller) -> Response:
+@shown("home.html.j2")
+def home(session: Session, caller: Caller) -> dict[str, Any]:
     """GET /: the assignments of all courses."""
-    return await show(request, caller, "home.html.j2", _home, caller)
-
-
-def _home(session: Session, caller: Caller) -> dict[str, Any]:
     rows = [
         {
             "assignment": assignment,
@@ -118,19 +113,14 @@ def grade_of(
     session: Session, assignment: Assignment, person: int | None, staff: bool
 ) -> Grade | None:
     """Return the grade of a person, if the reader may see it."""
-    return (
-        None if status.is_hidden(assignment, staff) else session.get(Grade, (assignment.id, person))
-    )
+    if status.is_hidden(assignment, staff):
+        return None
+    return session.get(Grade, (assignment.id, person))
 
 
-@page
-async def assignment(request: Request, caller: Caller) -> Response:
+@shown("assignment.html.j2")
+def assignment(session: Session, caller: Caller, slug: str) -> dict[str, Any]:
     """GET /a/{slug}: hand in, and the attempts so far."""
-    slug = request.path_params["slug"]
-    return await show(request, caller, "assignment.html.j2", _assignment, caller, slug)
-
-
-def _assignment(session: Session, caller: Caller, slug: str) -> dict[str, Any]:
     found, role = access.assignment(session, caller, slug)
     person, now = session.get_one(Person, caller.person_id), server.now()
     due, closes = intake.deadlines(session, found, person)
@@ -154,28 +144,20 @@ def attempts(
     session: Session, assignment: Assignment, person: int, staff: bool, now: datetime.datetime
 ) -> list[dict[str, Any]]:
     """Return the submissions of a person, the newest first."""
-    mine = select(Submission).where(
-        Submission.assignment_id == assignment.id, Submission.person_id == person
-    )
-    found = session.scalars(
-        mine.order_by(Submission.number.desc()).options(defer(Submission.script))
-    )
+    mine = select(Submission).filter_by(assignment_id=assignment.id, person_id=person)
+    newest_first = mine.order_by(Submission.number.desc()).options(defer(Submission.script))
     return [
-        {"received": each.received, **status.described(session, each, staff, now)} for each in found
+        {"received": each.received, **status.described(session, each, staff, now)}
+        for each in session.scalars(newest_first)
     ]
 
 
 async def _hand_in(request: Request, caller: Caller, fields: FormData) -> Response:
     """POST /a/{slug}: take a script from the page."""
-    file = fields.get("script")
-    script = await file.read() if isinstance(file, UploadFile) else b""
+    script = await file_of(fields, "script")
 
     def take(session: Session) -> str:
         where, _ = access.assignment(session, caller, request.path_params["slug"])
-        if not script.strip():
-            raise HTTPException(400, "The file is empty, or none was chosen. Choose your script.")
-        if len(script) > api.SCRIPT_BYTES:
-            raise HTTPException(413, f"A script may have at most {api.SCRIPT_BYTES // 1000} kB.")
         person = session.get_one(Person, caller.person_id)
         key = text_of(fields, "key")
         return api.hand_in(session, where, person, "page", key, script).submission.id
@@ -183,14 +165,9 @@ async def _hand_in(request: Request, caller: Caller, fields: FormData) -> Respon
     return seen(request, f"/s/{await server.of(request).work(take)}")
 
 
-@page
-async def submission(request: Request, caller: Caller) -> Response:
+@shown("submission.html.j2")
+def submission(session: Session, caller: Caller, id: str) -> dict[str, Any]:
     """GET /s/{id}: the state of a submission, its result, and what can be done about it."""
-    id = request.path_params["id"]
-    return await show(request, caller, "submission.html.j2", _submission, caller, id)
-
-
-def _submission(session: Session, caller: Caller, id: str) -> dict[str, Any]:
     found = access.submission(session, caller, id)
     role = access.role_in(session, caller, found.assignment.course_id)
     staff = role in access.STAFF

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from starlette.exceptions import HTTPException
 
 from hvdgrade.service import grades, poster
 from hvdgrade.service.lti import Launch
@@ -18,6 +19,7 @@ from hvdgrade.service.models import (
     Person,
     Post,
 )
+from hvdgrade.service.roster import MAIL
 
 
 def find(session: Session, subjects: Iterable[tuple[str, str]]) -> int | None:
@@ -45,10 +47,26 @@ def find_or_add(
                 session.add(Identity(issuer=issuer, subject=subject, person_id=person or new.id))
         except IntegrityError:  # a second request of the same person was faster
             session.expire_all()
-        person = (
-            session.get_one(Identity, (issuer, subject)).person_id if person is None else person
-        )
+        person = person or session.get_one(Identity, (issuer, subject)).person_id
     return person
+
+
+def learner_at_door(session: Session, door: str, where: Assignment, who: str, name: str) -> Person:
+    """Return the person for whom a door hands in, and add them to the course if they are new.
+
+    Args:
+        who: e-mail address or user id; upper and lower case are the same. One that cannot be used gets 400.
+    """
+    subject = who.strip().lower()
+    if not subject or len(subject) > 200:
+        raise HTTPException(
+            400, "The header Hvdgrade-Learner must name the learner, with at most 200 characters."
+        )
+    issuer, email = (MAIL, subject) if "@" in subject else (f"door:{door}", "")
+    id = find_or_add(session, [(issuer, subject)], name.strip() or subject, email)
+    if session.get(Member, (where.course_id, id)) is None:
+        session.add(Member(course_id=where.course_id, person_id=id, role=LEARNER))
+    return session.get_one(Person, id)
 
 
 def remember_launch(
@@ -75,7 +93,7 @@ def remember_launch(
     if member is None or (item and (item.url == launch.line_item or member.role == LEARNER)):
         return
     item = item or LineItem(assignment_id=assignment.id)
-    item.issuer, item.client_id, item.deployment = launch.issuer, launch.client, launch.deployment
+    item.issuer, item.client_id = launch.issuer, launch.client
     item.url, item.token_url = launch.line_item, token_url
     session.add(item)
     session.flush()

@@ -12,17 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, aliased
 
 from hvdgrade.output.text import plain
+from hvdgrade.service import grades
 from hvdgrade.service.database import transaction
+from hvdgrade.service.intake import Refused
 from hvdgrade.service.lti import Scores, Target
-from hvdgrade.service.models import Assignment, Grade, Identity, LineItem, Post
+from hvdgrade.service.models import Assignment, Grade, Identity, LineItem, Person, Post
 from hvdgrade.service.outgoing import Answer, NoAnswer
 
 WAITING, SENT, REFUSED, HELD, REPLACED = "waiting", "sent", "refused", "held", "replaced"
+# What a button does: the states in which there is one, and the state that follows.
+CHANGES = {"hold": ({WAITING, SENT, REFUSED}, HELD), "send": ({SENT, REFUSED, HELD}, WAITING)}
 LEASE = datetime.timedelta(seconds=120)  # longer than two attempts, each with a new access token
 PAUSE_S, LONGEST_PAUSE_S = 60, 3600
 POLL_S = 5.0
@@ -113,11 +117,7 @@ class Poster:
 def take(
     session: Session, audiences: Mapping[str, str], now: datetime.datetime
 ) -> Letter | str | None:
-    """Put the next score that is due off by `LEASE` and return it.
-
-    Returns:
-        The score; the reason why it was refused here; or None if no score is due.
-    """
+    """Put the next score that is due off by `LEASE`, and return it, or why it was refused here, or None."""
     _replace_older(session)
     other = aliased(Post)
     on_hold = select(other.id).where(
@@ -148,6 +148,28 @@ def take(
     audience = audiences.get(item.issuer, item.token_url)
     target = Target(item.url, item.client_id, item.token_url, audience)
     return Letter(post.id, post.tries, target, _score(session, post, user))
+
+
+def change(session: Session, post: Post, button: str, who: str, now: datetime.datetime) -> None:
+    """Do what a button of staff says: hold a score, or send it again."""
+    states, after = CHANGES.get(button, ((), ""))
+    if post.state not in states:
+        raise Refused(409, f"this score is {post.state}: reload the page.")
+    post.state, post.tries, post.next_at, post.answer = after, 0, now, ""
+    assignment, on = session.get_one(Assignment, post.assignment_id), f"person {post.person_id}"
+    grades.record(session, assignment, who, f"{button} score", on, "", now)
+
+
+def newest(session: Session, assignment: Assignment) -> list[tuple[Post, Person]]:
+    """Return the newest score of each person, those that were refused first."""
+    ids = select(func.max(Post.id)).where(Post.assignment_id == assignment.id)
+    rows = session.execute(
+        select(Post, Person)
+        .join(Person, Person.id == Post.person_id)
+        .where(Post.id.in_(ids.group_by(Post.person_id)))
+        .order_by(Post.state != REFUSED, Post.state == SENT, Person.name, Person.id)
+    )
+    return [(post, person) for post, person in rows]
 
 
 def _replace_older(session: Session) -> None:

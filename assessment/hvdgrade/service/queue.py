@@ -6,7 +6,6 @@ worker was told to end, because an update of all workers is no fault of a gradin
 """
 
 import datetime
-import hashlib
 import json
 import secrets
 import statistics
@@ -20,6 +19,7 @@ from hvdgrade.output.text import plain
 from hvdgrade.result_document import NotAResult, ResultDocument
 from hvdgrade.sandbox.tiers import TIERS
 from hvdgrade.service import grades
+from hvdgrade.service.access import digest
 from hvdgrade.service.models import (
     CANCELLED,
     DONE,
@@ -37,15 +37,13 @@ LEASE_SECONDS = 60
 MOST_TRIES = 3
 ONLINE_SECONDS = 60  # after its last request a worker counts as online
 PROGRESS_CHARACTERS, LOG_CHARACTERS = 4096, 20_000
-LAST_GRADINGS, FIRST_GUESS_SECONDS = (
-    50,
-    120.0,
-)  # for the estimate; the guess is for a pool without results
+LAST_GRADINGS = 50  # of which the median is taken for the estimate
+FIRST_GUESS_SECONDS = 120.0  # of a grading, in a pool without results
 
 
 @dataclass(frozen=True)
 class Lease:
-    """What a worker needs for one grading. Only who has the token may give its result."""
+    """What a worker gets for one grading. Only who has the token may give its result."""
 
     grading: int
     token: str
@@ -55,6 +53,8 @@ class Lease:
     ranks: int
     limit_s: float
     require_sandbox: str | None
+    hints: bool
+    rank: int
 
 
 def claim(session: Session, worker: Worker, now: datetime.datetime) -> Lease | None:
@@ -65,8 +65,6 @@ def claim(session: Session, worker: Worker, now: datetime.datetime) -> Lease | N
     """
     worker.seen, worker.refused = now, ""
     session.flush()
-    if worker.draining:
-        return None
     waiting = (
         select(Grading)
         .join(Submission, Grading.submission_id == Submission.id)
@@ -94,21 +92,21 @@ def claim(session: Session, worker: Worker, now: datetime.datetime) -> Lease | N
 
 def _lease(grading: Grading, worker: Worker, now: datetime.datetime) -> Lease:
     token = secrets.token_urlsafe(32)
-    grading.state, grading.worker_id, grading.token_sha256 = LEASED, worker.id, _hash(token)
+    grading.state, grading.worker_id, grading.token_sha256 = LEASED, worker.id, digest(token)
     grading.started, grading.lease_until = now, now + datetime.timedelta(seconds=LEASE_SECONDS)
     grading.tries += 1
     grading.progress = ""
     submission, assignment = grading.submission, grading.submission.assignment
     return Lease(
         grading.id, token, submission.id, submission.script, assignment.profile, assignment.ranks,
-        assignment.limit_s, assignment.require_sandbox or None,
+        assignment.limit_s, assignment.require_sandbox or None, assignment.feedback == "full", grading.rank,
     )  # fmt: skip
 
 
 def beat(session: Session, grading: int, token: str, progress: str, now: datetime.datetime) -> bool:
     """Extend a lease, and store the last lines of the run; return False if the lease is lost."""
     row = _held(session, grading, token)
-    if row is None or row.state != LEASED:
+    if not row or row.state != LEASED:
         return False
     row.lease_until = now + datetime.timedelta(seconds=LEASE_SECONDS)
     row.progress = _end(progress, PROGRESS_CHARACTERS)
@@ -136,9 +134,7 @@ def finish(
     """
     row = _held(session, grading, token)
     if row is None or row.state != LEASED:
-        return (
-            row is not None
-        )  # the token stays after a result, and is removed when a lease is lost
+        return row is not None  # a token stays after the result, and not when a lease is lost
     _must_match(row, document)
     _see(session, row, now)
     row.log = _end(log, LOG_CHARACTERS)
@@ -156,7 +152,7 @@ def finish(
 
 
 def give_back(
-    session: Session, grading: int, token: str, now: datetime.datetime, worker_ends: bool = False
+    session: Session, grading: int, token: str, worker_ends: bool, now: datetime.datetime
 ) -> bool:
     """End a lease without a result; return False if it is lost already.
 
@@ -164,7 +160,7 @@ def give_back(
         worker_ends: whether the only reason is that the worker was told to end. Then it counts as no try.
     """
     row = _held(session, grading, token)
-    if row is None or row.state != LEASED:
+    if not row or row.state != LEASED:
         return False
     row.tries -= worker_ends
     _again(row, "its worker ended" if worker_ends else "its worker gave it back", now)
@@ -219,23 +215,32 @@ def estimate(session: Session, grading: int, now: datetime.datetime) -> float | 
     slots = own and slots_online(session, own.pool, now)
     if not slots:
         return None
-    ended = select(Grading.started, Grading.finished).where(
-        Grading.state == DONE, Grading.pool == own.pool, Grading.started.is_not(None)
-    )  # fmt: skip
-    rows = session.execute(ended.order_by(Grading.finished.desc()).limit(LAST_GRADINGS)).all()
-    seconds = [(finished - started).total_seconds() for started, finished in rows]
-    median = statistics.median(seconds) if seconds else FIRST_GUESS_SECONDS
+    median = median_seconds(session, own.pool)
     if own.state == LEASED:
         return max(0.0, median - (now - own.started).total_seconds())
     run = select(func.count()).where(Grading.state == LEASED, Grading.pool == own.pool)
     return median * max(1.0, (session.scalar(run) + place(session, grading)) / slots)
 
 
+def median_seconds(session: Session, pool: str) -> float:
+    """Return the median time of the last gradings of a pool, or a guess for a pool without results."""
+    ended = select(Grading.started, Grading.finished).where(
+        Grading.state == DONE, Grading.pool == pool, Grading.started.is_not(None)
+    )  # fmt: skip
+    rows = session.execute(ended.order_by(Grading.finished.desc()).limit(LAST_GRADINGS)).all()
+    seconds = [(finished - started).total_seconds() for started, finished in rows]
+    return statistics.median(seconds) if seconds else FIRST_GUESS_SECONDS
+
+
 def slots_online(session: Session, pool: str, now: datetime.datetime) -> int:
     """Return how many gradings the workers of a pool that are online can do at the same time."""
-    since = now - datetime.timedelta(seconds=ONLINE_SECONDS)
-    live = and_(Worker.pool == pool, Worker.seen > since, ~Worker.draining, Worker.refused == "")
+    live = and_(Worker.pool == pool, Worker.seen > online_since(now), Worker.refused == "")
     return session.scalar(select(func.coalesce(func.sum(Worker.slots), 0)).where(live))
+
+
+def online_since(now: datetime.datetime) -> datetime.datetime:
+    """Return the moment since which a worker that is online was seen."""
+    return now - datetime.timedelta(seconds=ONLINE_SECONDS)
 
 
 def _fits(worker: Worker):
@@ -273,7 +278,7 @@ def _runs(person):
 
 def _held(session: Session, grading: int, token: str) -> Grading | None:
     """Return a grading, locked, if the token is that of its last lease."""
-    query = select(Grading).where(Grading.id == grading, Grading.token_sha256 == _hash(token))
+    query = select(Grading).where(Grading.id == grading, Grading.token_sha256 == digest(token))
     return session.scalar(query.with_for_update().execution_options(populate_existing=True))
 
 
@@ -306,7 +311,3 @@ def _see(session: Session, row: Grading, now: datetime.datetime) -> None:
 
 def _end(text: str, most: int) -> str:
     return plain(text[-most:], most)
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()

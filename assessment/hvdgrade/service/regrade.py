@@ -31,18 +31,12 @@ from hvdgrade.service.models import (
 
 @dataclass(frozen=True)
 class Row:
-    """What a regrade changes for a person.
-
-    Attributes:
-        before: the grading that counts without the regrade.
-        after: the one that counts with it.
-        states: the states of the person's gradings in it, and how many have each.
-    """
+    """What a regrade changes for a person: the grading that counts without it and with it."""
 
     person: Person
     before: Grading | None
     after: Grading | None
-    states: Counter[str]
+    states: Counter[str]  # of the person's gradings in it
 
 
 def begin(
@@ -121,11 +115,7 @@ def apply(session: Session, regrade: Regrade, by: str, now: datetime.datetime) -
 
 
 def undo(session: Session, regrade: Regrade, by: str, now: datetime.datetime) -> None:
-    """Take back `apply`.
-
-    Raises:
-        Refused: it is not applied.
-    """
+    """Take back `apply`, or raise Refused if it is not applied."""
     _set(session, regrade, None, by, now)
 
 

@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 from sqlalchemy.orm import Session
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -94,33 +94,39 @@ def render(
     """Return a page. What the script of a page fetches contains no secret for forms."""
     settings = server.of(request).settings
     fetched = request.headers.get("sec-fetch-dest") == "empty"
-    text = (
-        environment()
-        .get_template(template)
-        .render(
-            root=settings.prefix,
-            caller=caller,
-            csrf="" if fetched else caller.csrf,
-            zone=zone_of(request.cookies.get("zone", "").replace("%2F", "/")),
-            **context,
-        )
-    )
+    text = environment().get_template(template).render(
+        root=settings.prefix,
+        caller=caller,
+        csrf="" if fetched else caller.csrf,
+        zone=zone_of(request.cookies.get("zone", "").replace("%2F", "/")),
+        **context,
+    )  # fmt: skip
     return HTMLResponse(text, code)
 
 
 async def show(
-    request: Request,
-    caller: Caller,
-    template: str,
-    view: Callable[..., dict[str, Any]],
-    *args: Any,
+    request: Request, caller: Caller, template: str, view: Callable[[Session], dict[str, Any]]
 ) -> Response:
     """Return a page of what `view` finds in the database."""
 
     def made(session: Session) -> Response:
-        return render(request, caller, template, **view(session, *args))
+        return render(request, caller, template, **view(session))
 
     return await server.of(request).read(made)
+
+
+def set_cookie(request: Request, answer: Response, name: str, value: str, seconds: float) -> None:
+    """Give a browser a cookie that no script reads and no other site sends; 0 seconds remove it."""
+    settings = server.of(request).settings
+    answer.set_cookie(
+        name,
+        value,
+        max_age=int(seconds),
+        path=settings.prefix or "/",
+        secure=settings.https,
+        httponly=True,
+        samesite="lax",
+    )
 
 
 def problem(
@@ -146,11 +152,30 @@ def page(view: View) -> Callable[[Request], Awaitable[Response]]:
     return route
 
 
+def shown(template: str) -> Callable[[Callable[..., dict[str, Any]]], Callable]:
+    """Return a decorator: the route of a page that shows what a view (session, caller, ...) finds.
+
+    What the address names are further arguments of the view.
+    """
+
+    def decorator(view: Callable[..., dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
+        @page
+        @wraps(view)
+        async def route(request: Request, caller: Caller) -> Response:
+            def found(session: Session) -> dict[str, Any]:
+                return view(session, caller, **request.path_params)
+
+            return await show(request, caller, template, found)
+
+        return route
+
+    return decorator
+
+
 def must_sign_in(request: Request) -> Response:
     """Send a browser to the other server by which people sign in, and then back to this page.
 
-    Raises:
-        HTTPException: 401 if there is no other server, or a script asks.
+    If there is no other server, or a script asks, the answer is 401.
     """
     settings = server.of(request).settings
     if not settings.login or request.headers.get("sec-fetch-dest", "document") != "document":
@@ -180,6 +205,12 @@ def text_of(fields: FormData, name: str) -> str:
     """Return a text field of a form; "" without one."""
     value = fields.get(name)
     return server.clean(value).strip() if isinstance(value, str) else ""
+
+
+async def file_of(fields: FormData, name: str) -> bytes:
+    """Return the content of a file that a form holds; b"" without one."""
+    file = fields.get(name)
+    return await file.read() if isinstance(file, UploadFile) else b""
 
 
 def seen(request: Request, path: str) -> Response:

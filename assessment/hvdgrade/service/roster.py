@@ -90,11 +90,7 @@ def enrol(session: Session, course: Course, rows: list[dict[str, str]]) -> int:
 
 
 def person_of(session: Session, course: Course, name: str) -> Person:
-    """Return the member of a course with this e-mail address or this name at any issuer.
-
-    Raises:
-        BadRoster: there is none, or there are several.
-    """
+    """Return the one member of a course with this address or name at any issuer, or raise BadRoster."""
     query = (
         select(Person)
         .join(Member, Member.person_id == Person.id)
@@ -109,20 +105,12 @@ def person_of(session: Session, course: Course, name: str) -> Person:
 
 
 def course_of(session: Session, slug: str) -> Course:
-    """Return the course with this slug.
-
-    Raises:
-        BadRoster: there is none.
-    """
+    """Return the course with this slug, or raise BadRoster."""
     return _by_slug(session, Course, slug)
 
 
 def assignment_of(session: Session, slug: str) -> Assignment:
-    """Return the assignment with this slug.
-
-    Raises:
-        BadRoster: there is none.
-    """
+    """Return the assignment with this slug, or raise BadRoster."""
     return _by_slug(session, Assignment, slug)
 
 

@@ -28,21 +28,15 @@ FORM_BYTES = 100_000
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a server.
+    """Settings of a server."""
 
-    Attributes:
-        address: the address under which browsers reach it. Its path is the prefix of every route.
-        claim_s: seconds for which a claim of a worker waits.
-        staff_pages: whether there are pages for staff. Not where pages of learners have the same origin.
-        proofs: further functions (engine, bearer token) -> Caller or None, for tokens of other issuers.
-        login: path at which a browser signs in by another server; "" where only links sign in.
-    """
-
-    address: str = "http://127.0.0.1:8790"
-    claim_s: float = 25.0
-    staff_pages: bool = True
-    proofs: Sequence[Callable[[Engine, str], Caller | None]] = ()
-    login: str = ""
+    address: str = "http://127.0.0.1:8790"  # for browsers; its path is the prefix of every route
+    claim_s: float = 25.0  # for which a claim of a worker waits
+    staff_pages: bool = True  # not where pages of learners have the same origin
+    proofs: Sequence[Callable[[Engine, str], Caller | None]] = ()  # for tokens of other issuers
+    login: str = (
+        ""  # path at which a browser signs in by another server; "" where only links sign in
+    )
 
     @property
     def prefix(self) -> str:
@@ -143,15 +137,7 @@ def note(session: Session, subject: int | str, person: int | None = None) -> Non
 
 
 async def body(request: Request, most: int, what: str) -> bytes:
-    """Return the body of a request. Reading stops where it is too long.
-
-    Args:
-        most: limit in bytes.
-        what: name of the body, for the error.
-
-    Raises:
-        HTTPException: 413.
-    """
+    """Return the body of a request of at most `most` bytes. Reading stops beyond, and the answer is 413."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
@@ -161,11 +147,7 @@ async def body(request: Request, most: int, what: str) -> bytes:
 
 
 async def form(request: Request, most: int = FORM_BYTES) -> FormData:
-    """Return the fields and the file of a form of at most `most` bytes.
-
-    Raises:
-        HTTPException: 413, or 400 if it is no form.
-    """
+    """Return the fields and the file of a form of at most `most` bytes, or answer 413."""
     data = await body(request, most, "A form")
 
     async def again() -> dict[str, Any]:
@@ -180,8 +162,7 @@ async def form(request: Request, most: int = FORM_BYTES) -> FormData:
 async def caller(request: Request) -> Caller:
     """Return who sends a request: by its bearer token, else by the cookie of its browser.
 
-    Raises:
-        HTTPException: 401 for a token that is not valid, 429 after too many of them.
+    A token that is not valid gets 401, and after too many of them 429.
     """
     server, secret = of(request), access.bearer(request)
     cookie = request.cookies.get(access.COOKIE, "")
@@ -198,11 +179,7 @@ async def caller(request: Request) -> Caller:
 
 
 def count_failure(request: Request) -> None:
-    """Count that an address could not prove who it is.
-
-    Raises:
-        HTTPException: 429 if it failed too often.
-    """
+    """Count that an address could not prove who it is. If it failed too often, answer 429."""
     failures, client = of(request).failures, address(request)
     if seconds := failures.wait(client):
         sentence = "Too many attempts from this address failed. Wait and try again."

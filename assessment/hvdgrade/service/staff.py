@@ -3,10 +3,11 @@
 import datetime
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, defer, joinedload
+from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,10 +18,11 @@ from hvdgrade.report.wording import warnings_of
 from hvdgrade.service import (
     access,
     compare,
+    cost,
     evidence,
     intake,
     pages,
-    posts,
+    poster,
     queue,
     rendering,
     server,
@@ -40,37 +42,37 @@ from hvdgrade.service.models import (
     Extension,
     Grade,
     Grading,
+    LineItem,
     Member,
     Person,
     Submission,
     Worker,
 )
 from hvdgrade.service.results import briefs, newest
-from hvdgrade.service.staff_forms import ACTIONS
+from hvdgrade.service.staff_forms import ACTIONS, Form
 
 MOST_ROWS = 500
 FORGOTTEN = datetime.timedelta(days=2)  # after which a silent worker is no longer listed
 GRADEBOOK_BYTES = 4_000_000
+T = TypeVar("T")
+AWAY = "Nothing was heard of it: it has ended, or it cannot reach this server."
 View = Callable[[Session, Assignment, datetime.datetime], dict[str, Any]]
 
 
 def class_of(session: Session, assignment: Assignment, now: datetime.datetime) -> dict[str, Any]:
     """Return the rows of the class and their numbers."""
-    results, last = (
-        briefs(session, assignment),
-        {each.person_id: each for each in newest(session, assignment)},
-    )
+    results = briefs(session, assignment)
+    last = {each.person_id: each for each in newest(session, assignment)}
     of_this = select(Grade).where(Grade.assignment_id == assignment.id)
     grades = {each.person_id: each for each in session.scalars(of_this)}
-    newer = [each.id for each in last.values()]
-    rows = session.execute(
+    states = session.execute(
         select(Grading.submission_id, Grading.state, Grading.verdict)
-        .where(Grading.submission_id.in_(newer))
+        .where(Grading.submission_id.in_([each.id for each in last.values()]))
         .order_by(Grading.id)
     )
     state = {
         id: rendering.NOT_GRADABLE if word == DONE and verdict is None else word
-        for id, word, verdict in rows
+        for id, word, verdict in states
     }
     learners = session.scalars(
         select(Person)
@@ -85,16 +87,10 @@ def class_of(session: Session, assignment: Assignment, now: datetime.datetime) -
             "grade": grades.get(each.id),
             "result": results.get(each.id) or {},
         }
-        for each in learners
+        for each in sorted(learners, key=lambda each: (each.name or each.email).casefold())
     ]
-    all_of_them = list(results.values())
-    return {
-        "rows": sorted(
-            rows, key=lambda row: (row["person"].name or row["person"].email).casefold()
-        ),
-        "warnings": warnings_of(all_of_them),
-        **class_numbers(all_of_them),
-    }
+    documents = list(results.values())
+    return {"rows": rows, "warnings": warnings_of(documents), **class_numbers(documents)}
 
 
 def checks(session: Session, assignment: Assignment, now: datetime.datetime) -> dict[str, Any]:
@@ -130,21 +126,11 @@ def waiting(session: Session, assignment: Assignment, now: datetime.datetime) ->
 def workers(session: Session, assignment: Assignment, now: datetime.datetime) -> dict[str, Any]:
     """Return the workers of the pool, and in a sentence why one of them gets nothing."""
     known = select(Worker).where(Worker.pool == assignment.pool, Worker.seen > now - FORGOTTEN)
-    online = now - datetime.timedelta(seconds=queue.ONLINE_SECONDS)
-    return {
-        "rows": [
-            {"worker": each, "online": each.seen > online, "why": _why(each, online)}
-            for each in session.scalars(known.order_by(Worker.name))
-        ]
-    }
-
-
-def _why(worker: Worker, online: datetime.datetime) -> str:
-    if worker.seen <= online:
-        return "Nothing was heard of it: it has ended, or it cannot reach this server."
-    if worker.draining:
-        return "It ends after what it has."
-    return worker.refused
+    rows = []
+    for each in session.scalars(known.order_by(Worker.name)):
+        online = each.seen > queue.online_since(now)
+        rows.append({"worker": each, "online": online, "why": each.refused if online else AWAY})
+    return {"rows": rows}
 
 
 def person(
@@ -161,6 +147,12 @@ def person(
         "extension": session.get(Extension, (assignment.id, id)),
         "used": intake.attempts_used(session, assignment, found),
     }
+
+
+def scores(session: Session, assignment: Assignment, now: datetime.datetime) -> dict[str, Any]:
+    """Return the scores for the LMS, and which LMS it is."""
+    item = session.get(LineItem, assignment.id)
+    return {"rows": poster.newest(session, assignment), "issuer": item and item.issuer}
 
 
 def log(session: Session, assignment: Assignment, now: datetime.datetime) -> dict[str, Any]:
@@ -180,21 +172,35 @@ VIEWS: dict[str, tuple[str, View]] = {  # name in the address -> name on the pag
     "queue": ("queue", waiting),
     "workers": ("workers", workers),
     "appeals": ("appeals", evidence.appeals),
-    "posts": ("posts", posts.posts),
+    "posts": ("posts", scores),
     "regrade": ("regrade", evidence.regrades),
     "similar": ("similar", nothing),
     "settings": ("settings", nothing),
     "download": ("downloads", nothing),
+    "cost": ("cost", nothing),
     "log": ("log", log),
 }
+
+
+def of_assignment(
+    request: Request, caller: Caller, view: Callable[..., T], roles: tuple[str, ...] = access.STAFF
+) -> Callable[[Session], T]:
+    """Return a function of a session that gives `view` the assignment of the address, and the role.
+
+    It answers 404 to a caller who has none of these roles in the course.
+    """
+
+    def found(session: Session) -> T:
+        slug = request.path_params["slug"]
+        return view(session, *access.assignment(session, caller, slug, roles))
+
+    return found
 
 
 async def _shown(request: Request, caller: Caller, name: str, view: View, **more: Any) -> Response:
     """Return a page of an assignment, for its staff."""
 
-    def found(session: Session) -> dict[str, Any]:
-        slug = request.path_params["slug"]
-        assignment, role = access.assignment(session, caller, slug, access.STAFF)
+    def found(session: Session, assignment: Assignment, role: str) -> dict[str, Any]:
         appeals = select(func.count(Appeal.id)).join(
             Submission, Submission.id == Appeal.submission_id
         )
@@ -210,7 +216,8 @@ async def _shown(request: Request, caller: Caller, name: str, view: View, **more
             **more,
         }
 
-    return await rendering.show(request, caller, f"staff_{name or 'class'}.html.j2", found)
+    template = f"staff_{name or 'class'}.html.j2"
+    return await rendering.show(request, caller, template, of_assignment(request, caller, found))
 
 
 @rendering.page
@@ -219,9 +226,17 @@ async def staff_page(request: Request, caller: Caller) -> Response:
     name = request.path_params.get("part", "")
     if name not in VIEWS:
         raise HTTPException(404, access.NOT_FOUND)
+    if name == "cost":
+        return await _shown(request, caller, name, partial(_cost, request.query_params))
     if name == "similar" and "compare" in request.query_params:
         return await _compared(request, caller)
     return await _shown(request, caller, name, VIEWS[name][1])
+
+
+def _cost(
+    query: QueryParams, session: Session, assignment: Assignment, now: datetime.datetime
+) -> dict[str, Any]:
+    return cost.found(Form(session, assignment, query, "", now))
 
 
 @rendering.page
@@ -233,70 +248,65 @@ async def person_page(request: Request, caller: Caller) -> Response:
 async def _compared(request: Request, caller: Caller) -> Response:
     """Return the pairs of similar scripts. Comparing takes a while, and happens in another process."""
 
-    def sources(session: Session) -> tuple[dict[str, bytes], dict[str, str]]:
-        slug = request.path_params["slug"]
-        assignment, _ = access.assignment(session, caller, slug, access.STAFF)
+    def newest_of(
+        session: Session, assignment: Assignment, role: str
+    ) -> list[tuple[str, bytes, str]]:
         found = newest(session, assignment, script=True)
-        return {each.id: each.script for each in found}, {
-            each.id: each.person.name for each in found
-        }
+        return [(each.id, each.script, each.person.name) for each in found]
 
-    scripts, names = await server.of(request).read(sources)
-    pairs = await compare.similar(scripts)
+    scripts = await server.of(request).read(of_assignment(request, caller, newest_of))
+    sources = {id: script for id, script, _ in scripts}
+    pairs = await server.run_in_threadpool(compare.similar, sources)
     if pairs is None:
         raise HTTPException(
             503, "The comparison crashed or took too long. Compare in smaller groups."
         )
-    more = {"pairs": pairs[:MOST_ROWS], "names": names}
+    more = {"pairs": pairs[:MOST_ROWS], "names": {id: name for id, _, name in scripts}}
     return await _shown(request, caller, "similar", nothing, **more)
 
 
 @rendering.form
-async def change(request: Request, caller: Caller, fields: Any) -> Response:
+async def change(request: Request, caller: Caller, fields: FormData) -> Response:
     """POST /i/{slug}/{action}: one of ACTIONS, for instructors."""
-    action, slug = ACTIONS.get(request.path_params["action"]), request.path_params["slug"]
-    if action is None:
-        raise HTTPException(404, access.NOT_FOUND)
+    action = _named(ACTIONS, request.path_params["action"])
 
-    def work(session: Session) -> str:
-        assignment, _ = access.assignment(session, caller, slug, (INSTRUCTOR,))
-        path = action(session, assignment, fields, caller.name or "staff", server.now())
+    def work(session: Session, assignment: Assignment, role: str) -> str:
+        path = action(Form(session, assignment, fields, caller.name or "staff", server.now()))
         server.note(session, assignment.id)
         server.note(session, assignment.pool)
         return path
 
+    work = of_assignment(request, caller, work, (INSTRUCTOR,))
     return rendering.seen(request, await server.of(request).work(work))
 
 
 @rendering.page
 async def download(request: Request, caller: Caller) -> Response:
     """GET /i/{slug}/download/{format}: a file with the results that count, for instructors."""
-    make = DOWNLOADS.get(request.path_params["format"])
-    if make is None:
-        raise HTTPException(404, access.NOT_FOUND)
+    make = _named(DOWNLOADS, request.path_params["format"])
 
-    def work(session: Session) -> Response:
-        slug = request.path_params["slug"]
-        assignment, _ = access.assignment(session, caller, slug, (INSTRUCTOR,))
+    def work(session: Session, assignment: Assignment, role: str) -> Response:
         return make(session, assignment)
 
-    return await server.of(request).read(work)
+    return await server.of(request).read(of_assignment(request, caller, work, (INSTRUCTOR,)))
 
 
-async def _fill(request: Request, caller: Caller, fields: Any) -> Response:
+async def _fill(request: Request, caller: Caller, fields: FormData) -> Response:
     """POST /i/{slug}/download/{format}: fill a file of a learning platform with the points."""
-    make = FILLED.get(request.path_params["format"])
-    if make is None:
-        raise HTTPException(404, access.NOT_FOUND)
-    file = fields.get("file")
-    data = await file.read() if hasattr(file, "read") else b""
+    make = _named(FILLED, request.path_params["format"])
+    data = await rendering.file_of(fields, "file")
 
-    def work(session: Session) -> Response:
-        slug = request.path_params["slug"]
-        assignment, _ = access.assignment(session, caller, slug, (INSTRUCTOR,))
+    def work(session: Session, assignment: Assignment, role: str) -> Response:
         return make(session, assignment, data, rendering.text_of(fields, "column"))
 
-    return await server.of(request).read(work)
+    return await server.of(request).read(of_assignment(request, caller, work, (INSTRUCTOR,)))
+
+
+def _named(table: dict[str, T], name: str) -> T:
+    """Return what the address names, or answer 404."""
+    if name not in table:
+        raise HTTPException(404, access.NOT_FOUND)
+    return table[name]
 
 
 ROUTES = [

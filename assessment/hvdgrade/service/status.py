@@ -27,6 +27,17 @@ from hvdgrade.service.models import (
 
 PASS, FAIL, NOT_GRADABLE, GRADER_FAULT = range(4)  # exit codes of `hvdgrade run`
 EXIT_CODES = {"not_gradable": NOT_GRADABLE, "infrastructure_error": GRADER_FAULT}
+# State of a submission -> its exit code, and a sentence for the learner.
+WITHOUT_RESULT = {
+    QUEUED: (None, "It waits for a worker."),
+    LEASED: (None, "It is being graded."),
+    FAULT: (GRADER_FAULT, "The grader failed, and staff can see why. It costs no attempt."),
+    CANCELLED: (NOT_GRADABLE, "It was taken out of the queue. It costs no attempt."),
+    "replaced": (
+        NOT_GRADABLE,
+        "You handed in a newer version before this one was graded. It costs no attempt.",
+    ),
+}
 # What the feedback "verdict" leaves of a document.
 VERDICT_FIELDS = (
     "schema submission grader status reason verdict score max_score seconds_to_target".split()
@@ -71,17 +82,14 @@ def workers_online(session: Session, now: datetime.datetime, pool: str | None = 
 def described(
     session: Session, submission: Submission, staff: bool, now: datetime.datetime
 ) -> dict[str, Any]:
-    """Return the status of a submission, as GET /api/submissions/{id} answers it.
-
-    Args:
-        staff: whether a member of staff reads it, who sees results that are not released.
-    """
+    """Return the status of a submission, as GET /api/submissions/{id} answers it to its author, or staff."""
     assignment, grading = submission.assignment, current(session, submission)
     state = "replaced" if submission.replaced_by else grading.state if grading else QUEUED
     waits = state == QUEUED and grading is not None
     estimate = queue.estimate(session, grading.id, now) if waits else None
     hidden = is_hidden(assignment, staff)
     result = grading if grading and state == DONE and not hidden else None
+    code, sentence = ending(state, grading, assignment, hidden)
     return {
         "id": submission.id,
         "assignment": assignment.slug,
@@ -96,8 +104,8 @@ def described(
         "score": result.score if result else None,
         "max_score": result.max_score if result else None,
         "counts": not hidden and counted(session, submission) is not None,
-        "exit_code": exit_code(state, grading, hidden),
-        "message": message(state, grading, assignment, hidden),
+        "exit_code": code,
+        "message": sentence,
     }
 
 
@@ -106,40 +114,22 @@ def is_hidden(assignment: Assignment, staff: bool) -> bool:
     return not staff and (assignment.feedback == "none" or not assignment.released)
 
 
-def exit_code(state: str, grading: Grading | None, hidden: bool) -> int | None:
-    """Return the exit code that `hvdgrade run` would have; None while a grading waits or runs."""
-    if state in (QUEUED, LEASED):
-        return None
-    if state == FAULT:
-        return GRADER_FAULT
-    if state != DONE:  # replaced or cancelled
-        return NOT_GRADABLE
-    if hidden:
-        return PASS
-    status = (grading.document or {}).get("status")
-    return EXIT_CODES.get(status, PASS if grading.verdict == "pass" else FAIL)
-
-
-def message(state: str, grading: Grading | None, assignment: Assignment, hidden: bool) -> str:
-    """Return a sentence for the learner."""
-    if state == QUEUED:
-        return "It waits for a worker."
-    if state == LEASED:
-        return "It is being graded."
-    if state == "replaced":
-        return "You handed in a newer version before this one was graded. It costs no attempt."
-    if state == CANCELLED:
-        return "It was taken out of the queue. It costs no attempt."
-    if state == FAULT:
-        return "The grader failed, and staff can see why. It costs no attempt."
+def ending(
+    state: str, grading: Grading | None, assignment: Assignment, hidden: bool
+) -> tuple[int | None, str]:
+    """Return the exit code of `hvdgrade run`, None before the end, and a sentence for the learner."""
+    if state != DONE:
+        return WITHOUT_RESULT[state]
     if hidden:
         later = assignment.feedback != "none"
-        return "It was graded. " + ("The results are released later." if later else "")
+        return PASS, "It was graded. " + ("The results are released later." if later else "")
     document = grading.document or {}
     words = outcome(document)["title"]
     if document.get("status") == "graded":
         words += f", {grading.score:g} of {grading.max_score:g} points"
-    return f"{words}." if assignment.feedback == "verdict" else f"{words}. {why(document)}"
+    passed = PASS if grading.verdict == "pass" else FAIL
+    code = EXIT_CODES.get(document.get("status"), passed)
+    return code, f"{words}." if assignment.feedback == "verdict" else f"{words}. {why(document)}"
 
 
 def shown_document(

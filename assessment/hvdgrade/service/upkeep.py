@@ -81,19 +81,14 @@ def _copy_sqlite(url: URL, file: Path, seconds: float) -> None:
 
 
 def _dump_postgresql(url: URL, file: Path, seconds: float) -> None:
-    about = {
-        "PGHOST": url.host,
-        "PGPORT": url.port,
-        "PGUSER": url.username,
-        "PGPASSWORD": url.password,
-    }
-    query = {
-        f"PG{name.upper()}": value for name, value in url.query.items() if isinstance(value, str)
-    }
-    given = {name: str(value) for name, value in (about | query).items() if value is not None}
+    secret = (
+        {"PGPASSWORD": url.password} if url.password else {}
+    )  # the list of processes shows none
+    parts = (url.username, None, url.host, url.port, url.database, url.query)
+    name = URL.create("postgresql", *parts).render_as_string()
     subprocess.run(
-        ["pg_dump", "--format=custom", "--no-owner", f"--file={file}", f"--dbname={url.database}"],
-        env=os.environ | given,  # the list of processes shows no password
+        ["pg_dump", "--format=custom", "--no-owner", f"--file={file}", f"--dbname={name}"],
+        env=os.environ | secret,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

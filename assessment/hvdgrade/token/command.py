@@ -55,10 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what was asked. The secret is the only line on standard output.
+    """Do what was asked, and return the exit code: 0 done, 2 nothing was changed.
 
-    Returns:
-        The exit code: 0 done, 2 nothing was changed.
+    The secret is the only line on standard output.
     """
 
     def act() -> None:

@@ -103,7 +103,7 @@ def test_each_reason_not_to_start_is_one_sentence(tmp_path):
     assert "cannot be read" in refused(*free, "--config", str(config), folder=tmp_path)
     for text, words in (
         ("address", "is not TOML"),
-        ("adress = 'x'", "adress = 'x' is not one of"),
+        ("adress = 'x'", "adress = 'x': extra inputs are not permitted"),
         ("address = 'grade.example.edu'", "address must be as https://"),
     ):
         config.write_text(text)

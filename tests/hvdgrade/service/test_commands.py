@@ -20,7 +20,18 @@ from hvdgrade.batch.layout import Settings, Task, read_result
 from hvdgrade.batch.results import load
 from hvdgrade.batch.worker import is_kept
 from hvdgrade.service import database, grades, intake, queue
-from hvdgrade.service.models import Assignment, Course, Extension, Member, Person, Token, Worker
+from hvdgrade.service.models import (
+    Assignment,
+    Course,
+    Extension,
+    Grade,
+    LineItem,
+    Member,
+    Person,
+    Post,
+    Token,
+    Worker,
+)
 
 RULES = profiles.load("cpu").rules_sha256
 
@@ -226,6 +237,44 @@ def test_status_regrade_and_release(dl, engine):
     dl("course", "regrade", "cifar", "--undo", "1")
     assert "Learners see the results" in dl("course", "release", "cifar")
     assert "It keeps the rules" not in dl("course", "open", "cifar")
+
+
+def test_an_exam_is_opened_and_released_with_what_learners_then_see(dl, engine):
+    dl("course", "open", "exam", "--course", "dl", "--exam", "--board")
+    dl("course", "open", "exam", "--no-board")
+    with database.reading(engine) as session:
+        exam = session.scalars(select(Assignment).filter_by(slug="exam")).one()
+        now = (exam.attempts, exam.feedback, exam.released, exam.board)
+        assert now == (1, "none", False, False)
+    assert "Learners see no results of exam before" in dl("course", "release", "exam")
+    assert "Learners see the results" in dl("course", "release", "exam", "--feedback", "verdict")
+
+
+def test_the_scores_for_an_lms_are_shown_held_and_sent_again(dl, engine):
+    assert "cifar: no score for an LMS" in dl("course", "post", "cifar")
+    with database.transaction(engine) as session:
+        session.add(LineItem(assignment_id=1, issuer="i", client_id="c", url="u", token_url="t"))
+        for email in ("ada@example.edu", "bob@example.edu"):
+            handed_in(session, email, email.encode(), 70.0)
+        for post in session.scalars(select(Post)):
+            post.state, post.answer = "refused", "404 no such user"
+    why = "ada@example.edu: 404 no such user\nbob@example.edu: 404 no such user\n"
+    assert dl("course", "post", "cifar") == f"cifar: 2 refused\n{why}"
+    assert "1 held, 1 refused" in dl("course", "post", "cifar", "--hold", "ada@example.edu")
+    assert dl("course", "post", "cifar", "--again") == "cifar: 1 held, 1 waiting\n"
+    assert dl("course", "post", "cifar", "--send", "ada-repo") == "cifar: 2 waiting\n"
+    assert "this score is waiting" in dl("course", "post", "cifar", "--send", "ada-repo", code=2)
+    assert "no score of ta@" in dl("course", "post", "cifar", "--hold", "ta@example.edu", code=2)
+
+
+def test_what_counts_is_computed_again_when_the_command_changes_the_rule(dl, engine):
+    with database.transaction(engine) as session:
+        for script, score in ((b"a", 90.0), (b"b", 40.0)):
+            handed_in(session, "ada@example.edu", script, score)
+    for rule, score in (("last", 40.0), ("best", 90.0)):
+        dl("course", "open", "cifar", "--counts", rule)
+        with database.reading(engine) as session:
+            assert session.get(Grade, (1, 1)).score == score
 
 
 def test_rules_stay_once_something_is_graded_by_them(dl, engine):

@@ -12,7 +12,7 @@ from sqlalchemy import MetaData, insert, select, text
 from sqlalchemy.orm import Session
 
 from hvdgrade.service import database, queue
-from hvdgrade.service.models import Base, Course, Grade, Grading, Submission, Worker
+from hvdgrade.service.models import Base, Course, Grade, Grading, LineItem, Submission, Worker
 
 
 def test_the_migrated_tables_are_those_of_the_models(engine):
@@ -52,13 +52,16 @@ ROWS = {
     "submission": {"id": "s1", "assignment_id": 1, "person_id": 1, "number": 1, "script": b"pass"},
     "grading": {"id": 1, "submission_id": "s1", "pool": "default", "state": "queued"},
     "grade": {"assignment_id": 1, "person_id": 1, "grading_id": 1},
+    "line_item": {"assignment_id": 1, "issuer": "https://lms", "url": "u", "deployment": "d"},
 }
+OLD = sorted(file.name[:4] for file in database.MIGRATIONS.glob("versions/*.py"))[:-1]
 EMPTY = {str: "", bytes: b"", int: 0, float: 0.0, bool: False, datetime.datetime: NOW, object: {}}
 
 
-def test_an_upgrade_keeps_the_queue_of_the_previous_revision(empty_url):
+@pytest.mark.parametrize("revision", OLD)
+def test_an_upgrade_keeps_the_queue_of_an_older_revision(empty_url, revision):
     engine = database.connect(empty_url)
-    database.upgrade(engine, previous_revision())
+    database.upgrade(engine, revision)
     old = MetaData()
     old.reflect(engine)
     with engine.begin() as connection:
@@ -75,6 +78,7 @@ def test_an_upgrade_keeps_the_queue_of_the_previous_revision(empty_url):
         lease = queue.claim(session, session.get(Worker, 1), NOW)
         assert (lease.submission, lease.script) == ("s1", b"pass")
         assert session.get(Grade, (1, 1)).grading_id == 1
+        assert session.get(LineItem, 1).url == "u"
     with (
         engine.connect() as connection
     ):  # the index of open gradings is still one of some rows only
@@ -84,11 +88,6 @@ def test_an_upgrade_keeps_the_queue_of_the_previous_revision(empty_url):
             query = "SELECT sql FROM sqlite_master WHERE name = 'one_open_grading'"
             assert "WHERE state IN" in connection.scalar(text(query))
     engine.dispose()
-
-
-def previous_revision() -> str:
-    files = sorted(database.MIGRATIONS.glob("versions/*.py"))
-    return files[-2].name[:4]
 
 
 def test_an_upgrade_that_fails_changes_nothing(empty_url, monkeypatch):

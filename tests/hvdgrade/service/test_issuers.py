@@ -17,9 +17,10 @@ from sqlalchemy import select
 
 from hvdgrade.service import hub, people, poster
 from hvdgrade.service.app import application
+from hvdgrade.service.configuration import BadConfig, HubTable, read
 from hvdgrade.service.database import connect, transaction
 from hvdgrade.service.hub import Hub, User
-from hvdgrade.service.issuers import BadConfig, read_issuers
+from hvdgrade.service.issuers import issuers_of
 from hvdgrade.service.lti import Launch, read_launch
 from hvdgrade.service.models import (
     Assignment,
@@ -80,7 +81,7 @@ def client(engine, platform):
     with transaction(engine) as session:
         for person, login in ((1, "teacher"), (3, "bob")):
             session.add(Identity(issuer=f"gitlab:{host}", subject=login, person_id=person))
-    issuers = read_issuers(table, HERE, {})
+    issuers = issuers_of(read(table), HERE, {})
     assert issuers.login() == "" and issuers.routes() == []
     settings = Settings(address=HERE, proofs=issuers.proofs())
     config = uvicorn.Config(application(engine, settings), log_config=None)
@@ -158,12 +159,12 @@ ENDPOINT = "https://purl.imsglobal.org/spec/lti-ags/claim/endpoint"
 
 
 def test_reads_a_launch():
-    read = Launch(
-        "https://lms", "s-1", "c-1", "d", "Ada", "ada@example.edu", "hw1", "https://lms/items/1"
+    launch = Launch(
+        "https://lms", "s-1", "c-1", "Ada", "ada@example.edu", "hw1", "https://lms/items/1"
     )
-    assert read_launch(claims()) == read
-    assert read_launch(claims(aud=["c-2", "c-1"], azp="c-1")) == read
-    assert read_launch(claims(aud=["c-1"])) == read
+    assert read_launch(claims()) == launch
+    assert read_launch(claims(aud=["c-2", "c-1"], azp="c-1")) == launch
+    assert read_launch(claims(aud=["c-1"])) == launch
     custom = {f"{CLAIM}custom": {"assignment": "hw2"}}
     assert read_launch(claims(**custom)).slug == "hw2"
     assert read_launch(claims(**{f"{CLAIM}target_link_uri": "https://hub/a/launch"})).slug is None
@@ -238,8 +239,7 @@ def states(engine) -> dict:
 
 
 def of_hub(**groups) -> Hub:
-    groups = {name: frozenset(value) for name, value in groups.items()}
-    return Hub("api", "t", "c", "/hub", "back", frozenset(), "ml", **groups)
+    return Hub("api", "t", "c", "/hub", "back", frozenset(), HubTable(course="ml", **groups))
 
 
 def role_after(engine, a_hub, name, groups, launch=None):
@@ -280,21 +280,24 @@ def test_a_user_of_the_hub_and_of_the_lms_is_one_person(engine):
     [
         (
             {"ci": [{"kind": "github", "issuer": "https://x", "owner": 65}]},
-            r"\[\[ci\]\]: owner = 65",
+            "ci.0.owner = 65: input should be a valid string",
         ),
         (
             {"ci": [{"kind": "github", "issuer": "https://x", "key": "k"}]},
-            "is not a text of one of",
+            "ci.0.key = 'k': ",
         ),
-        ({"ci": [{"kind": "github"}]}, "issuer"),
-        ({"ci": ["x"]}, "must be a table"),
-        ({"lms": [{"issuer": "https://x"}]}, "client"),
+        ({"ci": [{"kind": "github"}]}, "ci.0.issuer: field required"),
+        ({"ci": ["x"]}, "ci.0 = 'x': "),
+        ({"ci": [{"kind": "github", "issuer": "https://x"}]}, "owner must be the number"),
+        ({"lms": [{"issuer": "https://x"}]}, "lms.0.client: field required"),
+        ({"lti_keys": []}, "lti_keys"),
+        ({"hub": {"course": "ml", "tas": "x"}}, "hub.tas = 'x': input should be a valid frozenset"),
         ({"hub": {"course": "ml"}}, "JUPYTERHUB_API_TOKEN, JUPYTERHUB_API_URL"),
     ],
 )
 def test_a_wrong_table_is_explained(table, words):
     with pytest.raises(BadConfig, match=words):
-        read_issuers(table, HERE, {})
+        issuers_of(read(table), HERE, {})
 
 
 def test_a_hub_elsewhere_needs_its_address():
@@ -304,11 +307,9 @@ def test_a_hub_elsewhere_needs_its_address():
         "JUPYTERHUB_CLIENT_ID": "service-grader",
     }
     with pytest.raises(BadConfig, match="needs the hub's address"):
-        read_issuers({"hub": {"course": "ml"}}, HERE, variables)
-    with pytest.raises(BadConfig, match="list of names"):
-        read_issuers({"hub": {"course": "ml", "url": "https://h/hub", "tas": "x"}}, HERE, variables)
+        issuers_of(read({"hub": {"course": "ml"}}), HERE, variables)
     table = {"hub": {"course": "ml", "url": "https://h/hub"}}
-    made = read_issuers(table, HERE, variables).hub
+    made = issuers_of(read(table), HERE, variables).hub
     assert made.scopes == {"access:services", "access:services!service=grader"}
     assert made.authorize_url("s", "v").startswith("https://h/hub/api/oauth2/authorize?client_id=")
     assert "'t'" not in repr(made)

@@ -20,7 +20,7 @@ def test_a_lease_has_all_that_a_worker_needs(course, clock):
     submission = course.submit(0, script=b"pass").submission
     lease = claim(course, clock)
     assert lease == queue.Lease(
-        1, lease.token, submission.id, b"pass", "cpu", 3, 2400.0, "landlock"
+        1, lease.token, submission.id, b"pass", "cpu", 3, 2400.0, "landlock", hints=True, rank=0
     )
     row = course.gradings()[0]
     assert lease.token not in (row.token_sha256, row.progress) and len(row.token_sha256) == 64
@@ -40,7 +40,7 @@ def test_a_result_is_stored_once_and_repeating_it_is_no_error(course, clock):
     assert row.document == document(lease.script, 90.0)
     assert (row.finished - row.started).total_seconds() == 30
     assert not queue.beat(course.session, lease.grading, lease.token, "", clock.now)
-    assert not queue.give_back(course.session, lease.grading, lease.token, clock.now)
+    assert not queue.give_back(course.session, lease.grading, lease.token, False, clock.now)
 
 
 def test_a_wrong_token_changes_nothing(course, clock):
@@ -49,7 +49,7 @@ def test_a_wrong_token_changes_nothing(course, clock):
     for token in ("", "wrong", lease.token[:-1], "\ud800"):
         assert not queue.beat(course.session, lease.grading, token, "x", clock.now)
         assert not queue.finish(course.session, lease.grading, token, document(b""), "", clock.now)
-        assert not queue.give_back(course.session, lease.grading, token, clock.now)
+        assert not queue.give_back(course.session, lease.grading, token, False, clock.now)
     assert not queue.beat(course.session, lease.grading + 1, lease.token, "x", clock.now)
     assert course.gradings()[0].state == "leased"
 
@@ -92,7 +92,7 @@ def test_the_third_try_without_a_result_is_a_fault(course, clock, fault):
         if fault == "expire":
             assert queue.expire(course.session, clock.now) == 1
         elif fault == "give_back":
-            assert queue.give_back(course.session, lease.grading, lease.token, clock.now)
+            assert queue.give_back(course.session, lease.grading, lease.token, False, clock.now)
         else:
             about = {
                 "infrastructure": {"status": "infrastructure_error"},
@@ -115,8 +115,8 @@ def test_workers_that_were_told_to_end_use_up_no_try(course, clock):
     course.submit(0)
     for ends in (True, False, True, True, False, True):
         lease = claim(course, clock)
-        assert queue.give_back(course.session, lease.grading, lease.token, clock.wait(1), ends)
-        assert not queue.give_back(course.session, lease.grading, lease.token, clock.now, ends)
+        assert queue.give_back(course.session, lease.grading, lease.token, ends, clock.wait(1))
+        assert not queue.give_back(course.session, lease.grading, lease.token, ends, clock.now)
     row = course.gradings()[0]
     assert (row.state, row.tries, row.error) == ("queued", 2, "its worker ended")
     assert course.finish(claim(course, clock))
@@ -158,11 +158,10 @@ def test_a_worker_that_fits_nothing_is_told_why(course, clock):
     old = course.new_worker("old", rules={"cpu": "b" * 64}, version="0.0.9")
     weak = course.new_worker("weak", tier="user")
     away = course.new_worker("away", pool="gpu")
-    resting = course.new_worker("resting", draining=True)
-    assert [claim(course, clock, worker) for worker in (old, weak, away, resting)] == [None] * 4
+    assert [claim(course, clock, worker) for worker in (old, weak, away)] == [None] * 3
     assert "opened with other rules of the profile cpu" in old.refused and "0.0.9" in old.refused
     assert "needs the isolation level landlock, and this worker has user" in weak.refused
-    assert (away.refused, resting.refused) == ("", "")
+    assert away.refused == ""
     assert queue.slots_online(course.session, "default", clock.now) == 1
     assert claim(course, clock, course.new_worker("good", tier="landlock"))
     assert claim(course, clock, weak) is None and weak.refused == ""  # nothing waits

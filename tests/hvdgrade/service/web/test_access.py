@@ -21,6 +21,8 @@ PAGES = {
     "GET /login": ANYBODY,
     "GET /a/{slug}": MEMBERS,
     "POST /a/{slug}": MEMBERS,
+    "GET /board/{slug}": MEMBERS,
+    "POST /board/{slug}": MEMBERS,
     "GET /s/{id}": AUTHOR | STAFF,
     "GET /s/{id}/report": AUTHOR | STAFF,
     "GET /s/{id}/script": AUTHOR | STAFF,
@@ -74,6 +76,7 @@ def ask(site, route: str, who: str, **names: str):
 @pytest.fixture
 def grading(site) -> dict[str, str]:
     """Return names of things of Ada, and make the others that each route needs."""
+    site.change(board=True)
     id = site.graded("ada")
     names = {"slug": "cifar", "id": id, "part": "queue", "format": "csv", "action": "release"}
     return names
@@ -133,6 +136,7 @@ def test_instructors_of_one_course_reach_nothing_of_another(site):
         "undo": {"regrade": "1"},
         "override": {"person": ada, "points": "1", "reason": "x"},
         "extension": {"person": ada},
+        "unlist": {"person": ada},
     }
     for action, sent in fields.items():
         assert site.post("oscar", f"/i/foreign/{action}", **sent).status_code == 404, action
@@ -204,7 +208,7 @@ def test_every_answer_has_the_headers_of_security(site):
 
 def test_no_page_has_a_script_or_a_style_in_itself(site):
     id = site.graded()
-    pages = ["", *"checks queue workers appeals regrade similar settings download log".split()]
+    pages = ["", *"checks queue workers appeals regrade similar settings download cost log".split()]
     paths = [f"/i/cifar/{page}".rstrip("/") for page in pages]
     for path in ["/", "/a/cifar", f"/s/{id}", f"/i/cifar/person/{site.ids['ada']}", *paths]:
         text = site.browser("ines").get(path).text

@@ -161,7 +161,7 @@ def test_a_page_continues_after_the_server_was_away(engine, browser):
     one.context.close()  # its console names the requests that found no server
 
 
-STAFF_PAGES = "checks queue workers appeals regrade similar settings download log".split()
+STAFF_PAGES = "checks queue workers appeals regrade similar settings download cost log".split()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,10 @@ def test_axe_finds_no_obstacle_and_no_page_is_wider_than_its_window(live_site, t
     site.submit("bob")
     site.about(site.claim().json(), "beat", progress="x" * 300)
     site.post("ines", "/i/cifar/override", person=site.ids["bob"], points="3", reason="x")
+    site.change(board=True)
+    site.post("ines", "/board/cifar", pseudonym="Owl")
     paths = ["", "a/cifar", f"s/{id}", "i/cifar", f"i/cifar/person/{site.ids['ada']}", "nothing"]
+    paths.append("board/cifar")
     page = tab("ines", color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in [*paths, *(f"i/cifar/{name}" for name in STAFF_PAGES)]:
         page.goto(f"{site.url}/{path}")

@@ -131,6 +131,22 @@ def test_release(site):
     assert site.status(id)["score"] is None
 
 
+def test_an_exam_is_one_attempt_whose_result_is_released_by_hand(site):
+    assert site.post("ines", "/i/cifar/exam").status_code == 303
+    now = assignment(site)
+    assert (now.attempts, now.feedback, now.released) == (1, "none", False)
+    assert "This is an exam" in site.browser("ines").get("/i/cifar/settings").text
+    id = site.graded(name="fail")
+    assert site.submit("ada").status_code == 429
+    assert site.status(id)["message"].strip() == "It was graded."
+    page = site.browser("ada").get(f"/s/{id}").text
+    assert "55 of 100" not in page and site.browser("ada").get(f"/s/{id}/report").status_code == 404
+    site.post("ines", "/i/cifar/release", released="yes", feedback="verdict")
+    assert site.status(id)["score"] == 55
+    assert "This is an exam" not in site.browser("ines").get("/i/cifar/settings").text
+    assert events(site) == ["settings", "settings", "release"]
+
+
 def test_grade_again_and_take_out_of_the_queue(site):
     id = site.graded(name="fail")
     assert site.post("ines", "/i/cifar/cancel", submission=id).status_code == 409
