@@ -21,13 +21,14 @@ sys.path += [str(HERE.parent)]
 
 import build as notebooks_build  # noqa: E402  notebooks/build.py
 import executed  # noqa: E402
+import frames  # noqa: E402
+import gallery  # noqa: E402
 import pages  # noqa: E402
 from print_slides import MissingPages, print_slides  # noqa: E402
 
 from hvdlab.data import DataError  # noqa: E402
 
 SPHINX_SECONDS = 600
-ONLY_PAGES = shutil.ignore_patterns("*.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -85,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         except MissingPages as error:
             print(f"site: {error}", file=sys.stderr)
             return 1
-        shutil.copytree(ROOT / "labs/calculators", html / "calculators", ignore=ONLY_PAGES)
+        frames.copy_calculators(html / "calculators")
+        gallery.write_scripts(html / "results")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(html, out)
     megabytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6

@@ -9,12 +9,26 @@ FRAMEWORKS = {"torch": "Horovod and PyTorch", "keras": "Horovod and Keras", "ddp
 
 
 def write(folder: Path) -> list[str]:
-    """Write the pages and return their names, in alphabetical order of their titles."""
+    """Write the pages and their index, and return their names, in alphabetical order of their titles."""
     folder.mkdir()
     names = sorted(CHECKED, key=lambda name: CHECKED[name].title.lower())
     for name in names:
         (folder / f"{name}.md").write_text(page(CHECKED[name]), encoding="utf-8")
+    (folder / "index.md").write_text(index(names), encoding="utf-8")
     return names
+
+
+def index(names: list[str]) -> str:
+    """Return the page that lists the mistakes, by what one sees of them and by their titles."""
+    rows = [
+        f"| {' '.join(fault.symptom.split())} | []({fault.finding}.md) |"
+        for fault in sorted(faults().values(), key=lambda fault: fault.finding)
+        if fault.finding in names
+    ]
+    text = "Each page has scripts with the mistake, as edits of a correct script, and says how to fix it."
+    tree = "\n".join(["```{toctree}", ":hidden:", "", *names, "```", ""])
+    table = "\n".join(["| what you see | mistake |", "|---|---|", *dict.fromkeys(rows)])
+    return f"# Mistakes of distributed training\n\n{text}\n\n{table}\n\n{tree}"
 
 
 def page(mistake: Mistake) -> str:
