@@ -66,7 +66,7 @@ templates_path = ["_templates"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_favicon = "_static/favicon.svg"
-html_search_scorer = "scorer.js"
+html_search_scorer = str(HERE / "scorer.js")
 html_show_sourcelink = False
 html_copy_source = False
 # Dark or light, as the reader's system. `repository`: the address on each page.

@@ -35,7 +35,8 @@ PLAYERS = {  # page of the slides -> title, what it shows, lab
     ),
 }
 # In a frame the page around it has the title and the menu. The frame tells it the inputs, which are in its address.
-IN_A_FRAME = """<script>
+IN_A_FRAME = """<base target="_parent">
+<script>
 if (parent !== window) {
   document.documentElement.classList.add("framed");
   const tell = () => setTimeout(() => parent.postMessage({ fragment: location.hash }, "*"));

@@ -3,6 +3,7 @@
 Vega-Lite draws. It aggregates the runs itself, so a page contains the rows that were measured, and no number is written by hand.
 """
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -17,19 +18,19 @@ RESULTS = ROOT / "labs/results"
 SCRIPTS = "".join(
     f'<script src="{name}"></script>' for name in ("vega.js", "gallery_data.js", "../_static/gallery.js")
 )
-EFFECT = re.compile(r"^\| (\d+) \| (.+) \| (.*) \| (.*) \| (.*) \|$", re.M)
+LICENCE = "/* Vega and Vega-Lite, BSD 3-Clause Licence: ../_static/vega_licence.txt */"
 # The colours of the calculators, as variables of site.css, so that a chart follows the theme.
 COLOURS = [f"var(--chart-{number})" for number in range(1, 8)]
 INK, SOFT, GRID = "var(--chart-ink)", "var(--chart-soft)", "var(--chart-grid)"
 CONFIG = {
     "background": None,
-    "font": "inherit",
+    "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "range": {"category": COLOURS},
     "axis": {"labelColor": SOFT, "titleColor": INK, "gridColor": GRID, "domainColor": SOFT, "tickColor": SOFT,
              "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": "normal", "labelLimit": 170},
     "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "orient": "bottom", "columns": 3,
-               "labelLimit": 220, "title": None},
+               "labelLimit": 220, "title": None, "symbolOpacity": 1},
 }  # fmt: skip
 
 
@@ -55,14 +56,15 @@ def write_scripts(folder: Path) -> None:
     data = {
         "config": CONFIG,
         "charts": {
-            identifier(each["title"]): {"rows": each["results"], "spec": each.get("spec") or spec(each)}
+            f"chart-{identifier(each['title'])}": {"rows": each["results"], "spec": each.get("spec") or spec(each)}
             for each in claims + charts
         },
-        "tables": {name: _rows(name) for name in {each["results"] for each in claims + charts}},
+        "tables": {name: _table(name) for name in {each["results"] for each in claims + charts}},
     }
     script = f"const GALLERY = {json.dumps(data, sort_keys=True)};\n"
     (folder / "gallery_data.js").write_text(script, encoding="utf-8")
-    (folder / "vega.js").write_text(vl_convert.javascript_bundle(), encoding="utf-8")
+    bundle = vl_convert.javascript_bundle()
+    (folder / "vega.js").write_text(f"{LICENCE}\n(() => {{ {bundle} }})();\n", encoding="utf-8")
 
 
 def _claims_and_charts():
@@ -136,7 +138,7 @@ def _number(field):
 
 
 def _axis(title, log):
-    scale = {"type": "log"} if log else {"zero": False, "nice": True}
+    scale = {"type": "log", "nice": False} if log else {"zero": False, "nice": True}
     return {"type": "quantitative", "title": title, "scale": scale}
 
 
@@ -164,25 +166,35 @@ def _layers(claim, named):
     def layer(mark, field, **more):
         return {"mark": mark, "encoding": {value: {"field": field, **axis}, **colour, **more}}
 
-    spread = {"type": "rule", "strokeWidth": 2, "opacity": 0.55}
+    spread = {"type": "rule", "strokeWidth": 2, "opacity": 0.55, "aria": False}
     layers = [layer(spread, "low", **{f"{value}2": {"field": "high"}})]
     if not named:
-        layers.append(layer({"type": "line", "strokeWidth": 1.8}, "middle"))
+        layers.append(layer({"type": "line", "strokeWidth": 1.8, "aria": False}, "middle"))
     if "expected" in claim:
-        mark = {"type": "point", "shape": "diamond", "size": 150, "strokeWidth": 1.5, "filled": False}
+        mark = {"type": "point", "shape": "diamond", "size": 150, "strokeWidth": 1.5, "filled": False, "aria": False}
         layers.append(layer(mark, "expected", color={"value": INK}))
     said = {"tooltip": {"field": "said"}, "description": {"field": "said"}}
     layers.append(layer({"type": "point", "filled": True, "size": 75, "opacity": 1}, "middle", **said))
     if "rule" in claim:
         rule = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5, "color": INK}
-        layers.append({"data": {"values": [{}]}, "mark": rule, "encoding": {"y": {"datum": claim["rule"]}, "x": None}})
+        layers.append({"data": {"values": [{}]}, "mark": rule, "encoding": {"y": {"datum": claim["rule"]}, "x": None, "color": {"value": INK}}})
     return layers
 
 
-def _rows(name):
-    """Return the rows of a results file as text, without its comments."""
+def _table(name):
+    """Return the rows of a results file as text, without its comments, and its columns with numbers."""
     lines = (RESULTS / f"{name}.csv").read_text("utf-8").splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("#"))
+    text = "".join(line for line in lines if not line.startswith("#"))
+    rows = list(csv.DictReader(text.splitlines()))
+    numbers = [column for column in rows[0] if all(_is_number(row[column]) for row in rows)]
+    return {"values": text, "format": {"type": "csv", "parse": dict.fromkeys(numbers, "number")}}
+
+
+def _is_number(text):
+    try:
+        return not text or float(text) is not None
+    except ValueError:
+        return False
 
 
 def _head(name):
@@ -194,12 +206,15 @@ def _head(name):
 def effect(claim: dict) -> tuple[str, str, str, str] | None:
     """Return effect, measurement, number of runs and published result from labs/README.md, or None."""
     wanted = claim.get("row") or f"`{claim['results']}`"
-    rows = EFFECT.findall((ROOT / "labs/README.md").read_text("utf-8"))
-    found = (row[1:] for row in rows if row[0] == str(claim["lab"]) and wanted in row[1])
-    row = next(found, None)
-    if row is None and "row" in claim:
-        raise ValueError(f"claims.yaml: labs/README.md has no effect of lab {claim['lab']}: {wanted}")
-    return row
+    for line in (ROOT / "labs/README.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[0] == str(claim["lab"]) and wanted in cells[1]:
+            return tuple(cells[1:])
+    if "row" in claim:
+        raise ValueError(
+            f"claims.yaml: labs/README.md has no effect of lab {claim['lab']}: {wanted}"
+        )
+    return None
 
 
 def _page(claims):
@@ -231,8 +246,8 @@ def _claim(claim):
     lab = f"[](../notebooks/{lab_cards.name_of(claim['lab'])}.ipynb)"
     facts = []
     if row:
-        facts += [("Effect", row[0]), ("Measured", f"{row[1]} (n = {row[2]})" if row[2].strip() else row[1])]
-        facts += [("Published", row[3])] if row[3].strip() else []
+        facts += [("Effect", row[0]), ("Measured", f"{row[1]} (n = {row[2]})" if row[2] else row[1])]
+        facts += [("Published", row[3])] if row[3] else []
     facts += [("Lab", lab), ("Command", f"`{head['command']}`")]
     facts += [("Machine", f"{head['machine']}, {head['date']}")]
     facts += [("Rows", f"{{download}}`{claim['results']}.csv <../labs/results/{claim['results']}.csv>`")]
@@ -245,7 +260,7 @@ def _claim(claim):
 
 def _place(title):
     """Return the element into which the browser draws a chart."""
-    return f'<div class="chart" id="{identifier(title)}" role="group" aria-label="Chart: {title}"></div>\n'
+    return f'<div class="chart" id="chart-{identifier(title)}" role="group" aria-label="Chart: {title}"></div>\n'
 
 
 def _large_scale_page(charts):
@@ -256,6 +271,7 @@ def _large_scale_page(charts):
     lines.append(
         f"{SCRIPTS}\n\n## Licence and names\n\n"
         "```{include} ../labs/results/scaling_records/README.md\n"
-        ':start-after: "## Licence, changes and name"\n:end-before: "## How the rows"\n```'
+        ':start-after: "## Licence, changes and name"\n:end-before: "## How the rows"\n'
+        ":relative-docs: LICENSE\n```"
     )
     return "\n\n".join(lines) + "\n"

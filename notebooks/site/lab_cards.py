@@ -30,23 +30,27 @@ def name_of(lab: int) -> str:
     return next(path.stem for path in (ROOT / "labs").glob(f"{lab:02}_*.py") if "_more_" not in path.stem)
 
 
-def cards() -> str:
-    """Return the cards of all labs as MyST, for a page in the top folder of the site."""
+def cards(heading: str) -> str:
+    """Return the cards of all labs as MyST, for a page in the top folder of the site.
+
+    Args:
+        heading: the number signs of the titles of the groups.
+    """
     lines = []
     table = ROW.findall((ROOT / "labs/00_start_here.py").read_text("utf-8"))
     for (number, title, name, minutes, text), picture in zip(table, PICTURES, strict=True):
         if int(number) in GROUPS:
-            lines += ["::::\n"] * bool(lines)
-            lines += [f"### {GROUPS[int(number)]}\n", "::::{grid} 1 2 3 3", ":gutter: 3"]
+            lines += [":::::\n"] * bool(lines)
+            lines += [f"{heading} {GROUPS[int(number)]}\n", ":::::{grid} 1 2 3 3", ":gutter: 3"]
             lines += [":class-container: labs\n"]
         lines += [
-            f":::{{grid-item-card}} {number}. {title}",
+            f"::::{{grid-item-card}} {number}. {title}",
             f":img-top: labs/pictures/{picture}.svg",
             f":link: notebooks/{name}",
             ":link-type: doc",
             f":link-alt: Lab {number}: {title}\n",
             f"{text[0].upper()}{text[1:]}",
-            f"+++\n{minutes} minutes",
-            ":::",
+            f":::{{card-footer}}\n{minutes} minutes\n:::",
+            "::::",
         ]
-    return "\n".join([*lines, "::::\n"])
+    return "\n".join([*lines, ":::::\n"])

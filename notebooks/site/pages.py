@@ -28,7 +28,7 @@ from hvdlab.course.workbook import Question
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
-NO_PAGES = shutil.ignore_patterns("__pycache__", "*.py", "*.toml", "*.yaml", "*.js", "README.md", "large_scale.md", "_*")
+NO_PAGES = shutil.ignore_patterns("__pycache__", "*.py", "*.toml", "*.yaml", "*.js", "README.md", "large_scale.md", "_templates")
 GUIDES = "assessment/instructor/guides"
 # A link whose text is the name of a file. Without a text MyST writes the title of the page.
 FILE_NAME = re.compile(r"\[`?(?:[\w./-]+\.(?:md|ipynb)|(?:[\w/]+/)?README)`?\]\((?!\w+:)")
@@ -76,7 +76,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     # README.md shows pictures of this folder.
     shutil.copytree(HERE / "_static", source / "notebooks/site/_static")
     shutil.copy(HERE / "README.md", source / "notebooks/site")
-    (source / "cards.md").write_text(lab_cards.cards(), encoding="utf-8")
+    (source / "cards.md").write_text(lab_cards.cards("###"), encoding="utf-8")
     frames.write(source / "try")
     gallery.write(source / "results")
     (source / "notebooks/solutions").mkdir(parents=True)
@@ -114,7 +114,7 @@ def _add_symptoms(source: Path) -> None:
             words.setdefault(page, []).extend(symptom["words"].split())
     for page, keywords in words.items():
         path = source / f"{page}.md"
-        head = f'---\nhtml_meta:\n  keywords: "{", ".join(dict.fromkeys(keywords))}"\n---\n'
+        head = f'---\nmyst:\n  html_meta:\n    keywords: "{", ".join(dict.fromkeys(keywords))}"\n---\n'
         path.write_text(head + path.read_text("utf-8"), encoding="utf-8")
 
 
@@ -284,7 +284,7 @@ def _write_labs(path, names):
     section = re.search(r"^# (## Paths through the course\n.*?)\n\n", start, re.M | re.S)[1]
     paths = re.sub(r"^# ?", "", section, flags=re.M)
     contents = _contents([f"notebooks/{name}" for name in names], hidden=True)
-    text = f"# Labs\n\n```{{include}} cards.md\n```\n\n{paths}\n\n{contents}"
+    text = f"# Labs\n\n{lab_cards.cards('##')}\n\n{paths}\n\n{contents}"
     path.write_text(text, encoding="utf-8")
 
 

@@ -13,8 +13,12 @@ document.addEventListener("DOMContentLoaded", () => {
       }
     });
   }
-  // Printed pages show what a click would open.
+  // Printed pages are black on white, and show what a click would open.
+  const page = document.documentElement.dataset;
   addEventListener("beforeprint", () => {
+    page.onScreen = page.theme;
+    page.theme = "light";
     for (const hidden of document.querySelectorAll("details")) hidden.open = true;
   });
+  addEventListener("afterprint", () => { page.theme = page.onScreen; });
 });
