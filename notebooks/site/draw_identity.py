@@ -1,9 +1,9 @@
-"""Draw the identity of the course: the logo, the icon of a browser's tab, and the picture for links to the site.
+"""Draw the identity of the course: the logo, the icon of a tab, and the picture for links to the site.
 
     python notebooks/site/draw_identity.py
 
-It writes logo.svg, favicon.svg and social_card.png to _static/. The logo is a ring of eight ranks. One of them, in
-orange, sends a chunk to its neighbour, as in the ring all-reduce of lab 4. Chromium draws the card.
+It writes logo.svg, favicon.svg and social_card.png to _static/. The logo is a ring of eight ranks. One of
+them, in orange, sends a chunk to its neighbour, as in the ring all-reduce of lab 4. Chromium draws the card.
 """
 
 import math
@@ -53,9 +53,10 @@ def card() -> str:
         font-family:'DejaVu Sans',Verdana,sans-serif;height:630px;overflow:hidden;position:relative">
       <div style="position:absolute;right:-110px;top:-5px;width:640px;opacity:0.95">{svg(ring())}</div>
       <div style="position:absolute;left:80px;top:120px;width:640px">
-        <p style="font-size:74px;font-weight:bold;line-height:1.12;margin:0">Train on many GPUs with Horovod</p>
-        <p style="font-size:33px;line-height:1.45;margin:44px 0 0;color:#cfe6f7">18 labs, and a grader that measures
-          what your script does. Two CPU cores are enough.</p>
+        <p style="font-size:74px;font-weight:bold;line-height:1.12;margin:0">
+          Train on many GPUs with Horovod</p>
+        <p style="font-size:33px;line-height:1.45;margin:44px 0 0;color:#cfe6f7">
+          18 labs, and a grader that measures what your script does. Two CPU cores are enough.</p>
       </div></body>"""
 
 

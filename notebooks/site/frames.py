@@ -1,7 +1,7 @@
 """Show the calculators and the players inside the frame of the site, with its menu and a way back.
 
-A calculator is a page of its own in labs/calculators, and a player one that the slides write. A page of the site shows each of
-them in an iframe. So their styles and scripts cannot meet those of the theme.
+A calculator is a page of its own in labs/calculators, and a player is one that the slides write. A page of
+the site shows each of them in an iframe. So their styles and scripts cannot meet those of the theme.
 """
 
 import re
@@ -34,17 +34,31 @@ PLAYERS = {  # page of the slides -> title, what it shows, lab
         "07_large_batch_remedies",
     ),
 }
-# In a frame the page around it has the title and the menu. The frame tells it the inputs, which are in its address.
+# A page of the site tells the page in its frame whether it is dark, and whether it has title and menu itself.
+# In the other direction a calculator tells its inputs, which are in its address.
 IN_A_FRAME = """<base target="_parent">
+<style>
+.whole nav, .whole h1 { display: none; }
+:root { color-scheme: light; } :root.dark { color-scheme: dark; }
+</style>
 <script>
-if (parent !== window) {
-  document.documentElement.classList.add("framed");
-  const tell = () => setTimeout(() => parent.postMessage({ fragment: location.hash }, "*"));
-  for (const event of ["input", "reset", "click"]) addEventListener(event, tell);
+{
+  const classes = document.documentElement.classList;
+  classes.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
+  if (parent !== window) {
+    addEventListener("message", ({ source, data }) => {
+      if (source !== parent || typeof data.dark !== "boolean") return;
+      classes.toggle("dark", data.dark);
+      classes.toggle("whole", data.whole);
+    });
+    const tell = () => setTimeout(() => parent.postMessage({ fragment: location.hash }, "*"));
+    for (const event of ["input", "reset", "click"]) addEventListener(event, tell);
+    parent.postMessage({ ready: true }, "*");
+  }
 }
 </script>
-<style>.framed body > nav, .framed h1 { display: none; } .framed body { padding-top: 16px; }</style>
 </head>"""
+DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root (\{.*?\})\s*\}", re.S)
 
 
 def write(folder: Path) -> None:
@@ -84,9 +98,12 @@ def _write_page(path, title, text, address):
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-def copy_calculators(folder: Path) -> None:
-    """Copy the calculators to a folder of the built site, so that they know when they are in a frame."""
-    shutil.copytree(CALCULATORS, folder, ignore=shutil.ignore_patterns("*.md"))
-    for page in folder.glob("*.html"):
-        whole = page.read_text("utf-8")
-        page.write_text(whole.replace("</head>", IN_A_FRAME, 1), encoding="utf-8")
+def finish(site: Path) -> None:
+    """Copy the calculators to the built site, and connect them and the players with the pages around them."""
+    shutil.copytree(CALCULATORS, site / "calculators", ignore=shutil.ignore_patterns("*.md"))
+    players = [site / f"slides/_static/{name}.html" for name in PLAYERS]
+    for path in [*(site / "calculators").glob("*.html"), *players]:
+        text = path.read_text("utf-8").replace("</head>", IN_A_FRAME, 1)
+        path.write_text(DARK.sub(r":root.dark \1", text), encoding="utf-8")
+    styles = site / "calculators/calculators.css"
+    styles.write_text(DARK.sub(r":root.dark \1", styles.read_text("utf-8")), encoding="utf-8")

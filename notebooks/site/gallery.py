@@ -1,6 +1,6 @@
-"""Write the gallery of results: a chart for each claim of claims.yaml, which the browser draws from its CSV file.
+"""Write the gallery of results: a chart for each claim, drawn from its results file by the browser.
 
-Vega-Lite draws. It aggregates the runs itself, so a page contains the rows that were measured, and no number is written by hand.
+A page contains the rows that were measured, and Vega-Lite aggregates them, so no number is written by hand.
 """
 
 import csv
@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+import charts
 import lab_cards
 import vl_convert
 import yaml
@@ -16,22 +17,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "labs/results"
 SCRIPTS = "".join(
-    f'<script src="{name}"></script>' for name in ("vega.js", "gallery_data.js", "../_static/gallery.js")
+    f'<script src="{name}"></script>'
+    for name in ("vega.js", "gallery_data.js", "../_static/gallery.js")
 )
 LICENCE = "/* Vega and Vega-Lite, BSD 3-Clause Licence: ../_static/vega_licence.txt */"
-# The colours of the calculators, as variables of site.css, so that a chart follows the theme.
-COLOURS = [f"var(--chart-{number})" for number in range(1, 8)]
-INK, SOFT, GRID = "var(--chart-ink)", "var(--chart-soft)", "var(--chart-grid)"
-CONFIG = {
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "range": {"category": COLOURS},
-    "axis": {"labelColor": SOFT, "titleColor": INK, "gridColor": GRID, "domainColor": SOFT, "tickColor": SOFT,
-             "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": "normal", "labelLimit": 170},
-    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "orient": "bottom", "columns": 3,
-               "labelLimit": 220, "title": None, "symbolOpacity": 1},
-}  # fmt: skip
 
 
 def write(folder: Path) -> None:
@@ -41,9 +30,9 @@ def write(folder: Path) -> None:
         folder: to write to, one folder below the top of the site.
     """
     folder.mkdir()
-    claims, charts = _claims_and_charts()
+    claims, public = _claims_and_charts()
     (folder / "index.md").write_text(_page(claims), encoding="utf-8")
-    (folder / "large_scale.md").write_text(_large_scale_page(charts), encoding="utf-8")
+    (folder / "large_scale.md").write_text(_large_scale_page(public), encoding="utf-8")
 
 
 def write_scripts(folder: Path) -> None:
@@ -52,14 +41,17 @@ def write_scripts(folder: Path) -> None:
     Args:
         folder: that of the built pages.
     """
-    claims, charts = _claims_and_charts()
+    claims, public = _claims_and_charts()
     data = {
-        "config": CONFIG,
+        "config": charts.CONFIG,
         "charts": {
-            f"chart-{identifier(each['title'])}": {"rows": each["results"], "spec": each.get("spec") or spec(each)}
-            for each in claims + charts
+            f"chart-{identifier(each['title'])}": {
+                "rows": each["results"],
+                "spec": each.get("spec") or charts.spec(each),
+            }
+            for each in claims + public
         },
-        "tables": {name: _table(name) for name in {each["results"] for each in claims + charts}},
+        "tables": {name: _table(name) for name in {each["results"] for each in claims + public}},
     }
     script = f"const GALLERY = {json.dumps(data, sort_keys=True)};\n"
     (folder / "gallery_data.js").write_text(script, encoding="utf-8")
@@ -75,110 +67,6 @@ def _claims_and_charts():
 def identifier(title: str) -> str:
     """Return a title as the name of an element."""
     return re.sub(r"\W+", "-", title.lower()).strip("-")
-
-
-def spec(claim: dict) -> dict:
-    """Return the chart of a claim in Vega-Lite's language, without its data."""
-    named = "by" in claim
-    across, value = (claim["by"], claim["value"]) if named else (claim["x"], claim["y"])
-    groups = [across, *([claim["colour"]] if "colour" in claim else [])]
-    return {
-        "width": "container",
-        "height": {"step": 36} if named else 270,
-        "transform": [*_chosen(claim), *_summary(claim, groups, value)],
-        "encoding": _shared(claim, across),
-        "layer": _layers(claim, named),
-    }
-
-
-def _chosen(claim):
-    """Return the transforms that choose the rows to draw."""
-    steps = [*claim.get("transform", [])]
-    if "where" in claim:
-        steps.append({"filter": claim["where"]})
-    if "last" in claim:
-        largest = {"op": "max", "field": claim["last"], "as": "end"}
-        steps += [
-            {"joinaggregate": [largest]},
-            {"filter": f"datum.{claim['last']} == datum.end"},
-        ]
-    return steps
-
-
-def _summary(claim, groups, value):
-    """Return the transforms that give the middle and the spread of each group, and a text about it."""
-    times = claim.get("times")
-    wanted = ["median", "min", "max"] if times else ["mean", "stdev"]
-    columns = [{"op": op, "field": value, "as": op} for op in wanted]
-    columns.append({"op": "valid", "field": value, "as": "n"})
-    if "expected" in claim:
-        columns.append({"op": "median", "field": claim["expected"], "as": "expected"})
-    if times:
-        ends = {"low": "datum.min", "high": "datum.max"}
-        words = f"'median of ' + datum.n + ', range ' + {_number('min')} + ' to ' + {_number('max')}"
-    else:
-        spread = "(datum.stdev || 0)"
-        ends = {"low": f"datum.mean - {spread}", "high": f"datum.mean + {spread}"}
-        words = "'mean of ' + datum.n + ', standard deviation ' + format(datum.stdev || 0, '.2~r')"
-    if "expected" in claim:
-        words += f" + ', predicted ' + {_number('expected')}"
-    name = " + ', ' + ".join(f"'{each.replace('_', ' ')} ' + datum['{each}']" for each in groups)
-    texts = {
-        **ends,
-        "middle": f"datum.{wanted[0]}",
-        "said": f"{name} + ': ' + {_number(wanted[0])} + ' (' + {words} + ')'",
-    }
-    calculated = [{"calculate": formula, "as": field} for field, formula in texts.items()]
-    return [{"aggregate": columns, "groupby": groups}, *calculated]
-
-
-def _number(field):
-    """Return the expression of a number with three significant digits."""
-    return f"format(datum.{field}, '.3~r')"
-
-
-def _axis(title, log):
-    scale = {"type": "log", "nice": False} if log else {"zero": False, "nice": True}
-    return {"type": "quantitative", "title": title, "scale": scale}
-
-
-def _shared(claim, across):
-    """Return the encoding that all marks share: the names or the horizontal axis, and the colour."""
-    encoding = {}
-    if "by" in claim:
-        encoding["y"] = {"field": across, "type": "nominal", "title": None, "sort": claim.get("order")}
-    else:
-        log = "x" in claim.get("log", "")
-        encoding["x"] = {"field": across, **_axis(claim["x_title"], log)}
-    if "colour" in claim:
-        encoding["color"] = {"field": claim["colour"], "type": "nominal"}
-        if "by" in claim:
-            encoding["yOffset"] = {"field": claim["colour"], "type": "nominal"}
-    return encoding
-
-
-def _layers(claim, named):
-    """Return the marks of a chart: spread, line, prediction, points and a horizontal rule."""
-    value, log = ("x", "x") if named else ("y", "y")
-    axis = _axis(claim["y_title"], log in claim.get("log", ""))
-    colour = {} if "colour" in claim else {"color": {"value": COLOURS[0]}}
-
-    def layer(mark, field, **more):
-        return {"mark": mark, "encoding": {value: {"field": field, **axis}, **colour, **more}}
-
-    spread = {"type": "rule", "strokeWidth": 2, "opacity": 0.55, "aria": False}
-    layers = [layer(spread, "low", **{f"{value}2": {"field": "high"}})]
-    if not named:
-        layers.append(layer({"type": "line", "strokeWidth": 1.8, "aria": False}, "middle"))
-    if "expected" in claim:
-        mark = {"type": "point", "shape": "diamond", "size": 150, "strokeWidth": 1.5, "filled": False, "aria": False}
-        layers.append(layer(mark, "expected", color={"value": INK}))
-    said = {"tooltip": {"field": "said"}, "description": {"field": "said"}}
-    layers.append(layer({"type": "point", "filled": True, "size": 75, "opacity": 1}, "middle", **said))
-    if "rule" in claim:
-        rule = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5, "color": INK}
-        layers.append({"data": {"values": [{}]}, "mark": rule, "encoding": {"y": {"datum": claim["rule"]}, "x": None, "color": {"value": INK}}})
-    return layers
 
 
 def _table(name):
@@ -221,14 +109,16 @@ def _page(claims):
     """Return the page with the charts of the course's own measurements."""
     topics = dict.fromkeys(each["topic"] for each in claims)
     buttons = "".join(
-        f'<button type="button" data-topic="topic-{identifier(topic)}" aria-pressed="false">{topic}</button>' for topic in topics
+        f'<button type="button" data-topic="topic-{identifier(topic)}" aria-pressed="false">{topic}</button>'
+        for topic in topics
     )
     lines = [
         "---\nhtml_theme.sidebar_secondary.remove: true\n---\n# Results",
-        f"{len(claims)} measured effects of the labs. Your browser draws each chart from the rows of its results file. A point is a "
-        "mean or a median, and the line through it is the spread over the runs. Point at it, or move to it with the tabulator key, "
-        "to read both. A black diamond is the prediction of a formula. [Conditions of the measurements](../labs/README.md). "
-        "[Public results of data centres](large_scale.md) continue where two cores end.",
+        f"{len(claims)} measured effects of the labs. Your browser draws each chart from the rows of its results "
+        "file. A point is a mean or a median, and the line through it is the spread over the runs. Point at it, or "
+        "move to it with the tabulator key, to read both. A diamond is the prediction of a formula. "
+        "[Conditions of the measurements](../labs/README.md). [Public results of data centres](large_scale.md) "
+        "continue where two cores end.",
         f'<div class="topics" role="group" aria-label="Topics"><button type="button" data-topic="" '
         f'aria-pressed="true">All</button>{buttons}</div>',
         '<div class="gallery">',
@@ -246,13 +136,23 @@ def _claim(claim):
     lab = f"[](../notebooks/{lab_cards.name_of(claim['lab'])}.ipynb)"
     facts = []
     if row:
-        facts += [("Effect", row[0]), ("Measured", f"{row[1]} (n = {row[2]})" if row[2] else row[1])]
+        facts += [
+            ("Effect", row[0]),
+            ("Measured", f"{row[1]} (n = {row[2]})" if row[2] else row[1]),
+        ]
         facts += [("Published", row[3])] if row[3] else []
     facts += [("Lab", lab), ("Command", f"`{head['command']}`")]
     facts += [("Machine", f"{head['machine']}, {head['date']}")]
-    facts += [("Rows", f"{{download}}`{claim['results']}.csv <../labs/results/{claim['results']}.csv>`")]
+    facts += [
+        ("Rows", f"{{download}}`{claim['results']}.csv <../labs/results/{claim['results']}.csv>`")
+    ]
     return "\n".join(
-        [f":::{{div}} claim topic-{identifier(claim['topic'])}", f"<h2>{claim['title']}</h2>", "", _place(claim["title"])]
+        [
+            f":::{{div}} claim topic-{identifier(claim['topic'])}",
+            f"<h2>{claim['title']}</h2>",
+            "",
+            _place(claim["title"]),
+        ]
         + [f"\n{name}\n: {text}" for name, text in facts]
         + [":::"]
     )
@@ -260,13 +160,14 @@ def _claim(claim):
 
 def _place(title):
     """Return the element into which the browser draws a chart."""
-    return f'<div class="chart" id="chart-{identifier(title)}" role="group" aria-label="Chart: {title}"></div>\n'
+    name = f"chart-{identifier(title)}"
+    return f'<div class="chart" id="{name}" role="group" aria-label="Chart: {title}"></div>\n'
 
 
-def _large_scale_page(charts):
+def _large_scale_page(public):
     """Return the page with the public results of data centres."""
     lines = [(HERE / "large_scale.md").read_text("utf-8")]
-    for chart in charts:
+    for chart in public:
         lines += [f"## {chart['title']}", chart["text"], _place(chart["title"])]
     lines.append(
         f"{SCRIPTS}\n\n## Licence and names\n\n"

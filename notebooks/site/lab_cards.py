@@ -27,7 +27,9 @@ PICTURES = """
 
 def name_of(lab: int) -> str:
     """Return the name of the notebook of a lab, for example 05_horovod."""
-    return next(path.stem for path in (ROOT / "labs").glob(f"{lab:02}_*.py") if "_more_" not in path.stem)
+    return next(
+        path.stem for path in (ROOT / "labs").glob(f"{lab:02}_*.py") if "_more_" not in path.stem
+    )
 
 
 def cards(heading: str) -> str:

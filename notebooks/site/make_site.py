@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         except MissingPages as error:
             print(f"site: {error}", file=sys.stderr)
             return 1
-        frames.copy_calculators(html / "calculators")
+        frames.finish(html)
         gallery.write_scripts(html / "results")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(html, out)

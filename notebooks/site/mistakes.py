@@ -1,5 +1,6 @@
 """Write a page for each mistake that `hvdlab check` knows, from its catalogue and labs/faults."""
 
+import tomllib
 from pathlib import Path
 
 from hvdlab.faults import faults
@@ -49,3 +50,19 @@ def page(mistake: Mistake) -> str:
             lines += ["```diff", fault.diff.rstrip("\n"), "```", ""]
             lines += [f"`hvdlab fault {name}` prints the whole script.", ""]
     return "\n".join(lines)
+
+
+def add_symptoms(source: Path) -> None:
+    """Add the words of symptoms.toml to the keywords of the pages, which the search reads."""
+    words = {}
+    for symptom in tomllib.loads((Path(__file__).with_name("symptoms.toml")).read_text("utf-8"))[
+        "symptom"
+    ]:
+        for page in symptom["pages"]:
+            words.setdefault(page, []).extend(symptom["words"].split())
+    for page, keywords in words.items():
+        path = source / f"{page}.md"
+        head = (
+            f'---\nmyst:\n  html_meta:\n    keywords: "{", ".join(dict.fromkeys(keywords))}"\n---\n'
+        )
+        path.write_text(head + path.read_text("utf-8"), encoding="utf-8")

@@ -28,12 +28,16 @@ from hvdlab.course.workbook import Question
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
-NO_PAGES = shutil.ignore_patterns("__pycache__", "*.py", "*.toml", "*.yaml", "*.js", "README.md", "large_scale.md", "_templates")
+NO_PAGES = shutil.ignore_patterns(
+    "__pycache__", "*.py", "*.toml", "*.yaml", "*.js", "README.md", "large_scale.md", "_templates"
+)
 GUIDES = "assessment/instructor/guides"
 # A link whose text is the name of a file. Without a text MyST writes the title of the page.
 FILE_NAME = re.compile(r"\[`?(?:[\w./-]+\.(?:md|ipynb)|(?:[\w/]+/)?README)`?\]\((?!\w+:)")
 # Folders of the machine that builds the site, as outputs name them.
-OWN_FOLDERS = re.compile(rf"{re.escape(str(ROOT))}/|{re.escape(tempfile.gettempdir())}/(?:tmp[\w]+/)*")
+OWN_FOLDERS = re.compile(
+    rf"{re.escape(str(ROOT))}/|{re.escape(tempfile.gettempdir())}/(?:tmp[\w]+/)*"
+)
 CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
 TEXTS = "text/plain", "text/html"  # kinds of outputs
 DESCRIBED = re.compile(rf'<p class="{DESCRIPTION}"[^>]*>(.*?)</p>')  # of a rotatable figure
@@ -97,7 +101,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     _write_api(source / "api")
     for page in source.rglob("*.md"):
         page.write_text(_titled(page.read_text("utf-8")), encoding="utf-8")
-    _add_symptoms(source)
+    mistakes.add_symptoms(source)
 
 
 def _titled(text: str) -> str:
@@ -106,22 +110,14 @@ def _titled(text: str) -> str:
     return FILE_NAME.sub("[](", text)
 
 
-def _add_symptoms(source: Path) -> None:
-    """Add the words of symptoms.toml to the keywords of the pages, which the search reads."""
-    words = {}
-    for symptom in tomllib.loads((HERE / "symptoms.toml").read_text("utf-8"))["symptom"]:
-        for page in symptom["pages"]:
-            words.setdefault(page, []).extend(symptom["words"].split())
-    for page, keywords in words.items():
-        path = source / f"{page}.md"
-        head = f'---\nmyst:\n  html_meta:\n    keywords: "{", ".join(dict.fromkeys(keywords))}"\n---\n'
-        path.write_text(head + path.read_text("utf-8"), encoding="utf-8")
-
-
 def _with_address(readme: str, urls: dict[str, str]) -> str:
     """Return the README with the public address in its `git clone`, if pyproject.toml has one."""
     command = re.compile(r"git clone ADDRESS (.*?) +# ADDRESS.*")
-    return command.sub(rf"git clone {urls['Repository']} \1", readme) if urls else readme
+    return (
+        command.sub(rf"git clone {urls['Repository']} \1", readme)
+        if "Repository" in urls
+        else readme
+    )
 
 
 def _write_lab(path, notebook, solved):
@@ -170,8 +166,8 @@ def _head(cells, name, is_solution):
         "```{note}\nThis version has the solutions of all exercises. "
         f"[Without the solutions](../{name}.ipynb)\n```"
         if is_solution
-        else f"```{{note}}\nEach exercise is a cell to complete in the notebook `notebooks/{name}.ipynb`. The "
-        "outputs are those of the solutions, and experiments show the shipped results.\n```\n\n"
+        else f"```{{note}}\nEach exercise is a cell to complete in the notebook `notebooks/{name}.ipynb`. "
+        "The outputs are those of the solutions, and experiments show the shipped results.\n```\n\n"
         + _opens(
             "Solutions of this lab",
             "Try an exercise before you read its solution: its check says what is wrong, and `hint()` opens "

@@ -2,7 +2,7 @@
  * Whoever searches by a symptom wants the page that explains the mistake: it comes before other pages with the same words. */
 var Scorer = {
   score: ([page, , , , score]) =>
-    page.startsWith("mistakes/") || page === "assessment/failed_checks" ? score + 8 : score,
+    page.startsWith("mistakes/") || page === "assessment/failed_checks" ? score + 20 : score,
   objNameMatch: 11,
   objPartialMatch: 6,
   objPrio: { 0: 15, 1: 5, 2: -5 },

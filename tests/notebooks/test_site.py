@@ -151,7 +151,9 @@ def test_pages_name_the_version_and_no_folder_of_the_builder(site):
         text = page.read_text(encoding="utf-8")
         assert f"{ROOT}/" not in text, page
         if "slides" not in page.parts and "calculators" not in page.parts:
-            assert f"Course {version}" in parsed(page).select_one("footer .course-version").text, page
+            assert f"Course {version}" in parsed(page).select_one("footer .course-version").text, (
+                page
+            )
 
 
 def test_a_second_build_takes_the_outputs_of_the_first(tmp_path):
@@ -278,10 +280,14 @@ def test_the_gallery_draws_what_was_measured(site, browser):
     names = ["SGD", "Adam", "AdamW", "LARS", "LARC", "LAMB", "NovoGrad", "Muon"]
     best = tuned(reference("large_batch_optimizers"), names).groupby("optimizer")["test_accuracy"]
     steps = best_rates(reference("steps_to_goal")).groupby("batch_size")["steps"]
-    expected = {"chart-optimizers-for-a-large-batch": best, "chart-steps-to-a-goal-and-critical-batch-size": steps}
+    expected = {
+        "chart-optimizers-for-a-large-batch": best,
+        "chart-steps-to-a-goal-and-critical-batch-size": steps,
+    }
     for chart, groups in expected.items():
         numbers = {
-            re.search(r"(\S+): ", text)[1]: (float(re.search(r": ([\d.]+)", text)[1]), text) for text in said[chart]
+            re.search(r"(\S+): ", text)[1]: (float(re.search(r": ([\d.]+)", text)[1]), text)
+            for text in said[chart]
         }
         assert numbers.keys() == {str(name) for name in groups.groups}
         for name, group in groups:
@@ -304,7 +310,9 @@ def test_public_results_follow_the_choice_of_a_network(site, browser):
     before = points(page, "chart-training-against-the-batch-size")
     assert any("67,840" in text and "110 million images" in text for text in before)
     page.get_by_label("Network").select_option("BERT")
-    page.locator("#chart-training-against-the-batch-size path[aria-label*='sequences']").first.wait_for(state="attached")
+    page.locator(
+        "#chart-training-against-the-batch-size path[aria-label*='sequences']"
+    ).first.wait_for(state="attached")
     for chart in page.locator(".chart").all():
         assert len(points(page, chart.get_attribute("id"))) > 2
     page.context.close()
