@@ -11,18 +11,23 @@ CONFIG = {
     "axis": {"labelColor": SOFT, "titleColor": INK, "gridColor": GRID, "domainColor": SOFT, "tickColor": SOFT,
              "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": "normal", "labelLimit": 170},
     "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "orient": "bottom", "columns": 3,
-               "labelLimit": 220, "title": None, "symbolOpacity": 1},
+               "labelLimit": 220, "symbolOpacity": 1},
 }  # fmt: skip
 
 
-def spec(claim: dict) -> dict:
-    """Return the chart of a claim in Vega-Lite's language, without its data."""
+def spec(claim: dict, rows: list[dict]) -> dict:
+    """Return the chart of a claim in Vega-Lite's language, without its data.
+
+    Args:
+        claim: an entry of claims.yaml.
+        rows: the rows of its results file.
+    """
     named = "by" in claim
     across, value = (claim["by"], claim["value"]) if named else (claim["x"], claim["y"])
     groups = [across, *([claim["colour"]] if "colour" in claim else [])]
     return {
         "width": "container",
-        "height": {"step": 36} if named else 270,
+        "height": 20 + 34 * len({row[across] for row in rows}) if named else 270,
         "transform": [*_chosen(claim), *_summary(claim, groups, value)],
         "encoding": _shared(claim, across),
         "layer": _layers(claim, named),
@@ -96,7 +101,8 @@ def _shared(claim, across):
         log = "x" in claim.get("log", "")
         encoding["x"] = {"field": across, **_axis(claim["x_title"], log)}
     if "colour" in claim:
-        encoding["color"] = {"field": claim["colour"], "type": "nominal"}
+        title = claim["colour"].replace("_", " ")
+        encoding["color"] = {"field": claim["colour"], "type": "nominal", "title": title}
         if "by" in claim:
             encoding["yOffset"] = {"field": claim["colour"], "type": "nominal"}
     return encoding

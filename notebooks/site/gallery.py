@@ -47,7 +47,7 @@ def write_scripts(folder: Path) -> None:
         "charts": {
             f"chart-{identifier(each['title'])}": {
                 "rows": each["results"],
-                "spec": each.get("spec") or charts.spec(each),
+                "spec": each.get("spec") or charts.spec(each, _rows(each["results"])),
             }
             for each in claims + public
         },
@@ -69,13 +69,24 @@ def identifier(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
-def _table(name):
-    """Return the rows of a results file as text, without its comments, and its columns with numbers."""
+def _text(name):
+    """Return the rows of a results file as text, without its comments."""
     lines = (RESULTS / f"{name}.csv").read_text("utf-8").splitlines(keepends=True)
-    text = "".join(line for line in lines if not line.startswith("#"))
-    rows = list(csv.DictReader(text.splitlines()))
+    return "".join(line for line in lines if not line.startswith("#"))
+
+
+def _rows(name):
+    return list(csv.DictReader(_text(name).splitlines()))
+
+
+def _table(name):
+    """Return the data of a chart: the rows of a results file, and which of its columns are numbers."""
+    rows = _rows(name)
     numbers = [column for column in rows[0] if all(_is_number(row[column]) for row in rows)]
-    return {"values": text, "format": {"type": "csv", "parse": dict.fromkeys(numbers, "number")}}
+    return {
+        "values": _text(name),
+        "format": {"type": "csv", "parse": dict.fromkeys(numbers, "number")},
+    }
 
 
 def _is_number(text):
@@ -115,10 +126,10 @@ def _page(claims):
     lines = [
         "---\nhtml_theme.sidebar_secondary.remove: true\n---\n# Results",
         f"{len(claims)} measured effects of the labs. Your browser draws each chart from the rows of its "
-        "results file. A point is a mean or a median, and the line through it is the spread over the runs. Point "
-        "at it, or move to it with the tabulator key, to read both. A diamond is the prediction of a formula. "
-        "[Conditions of the measurements](../labs/README.md). [Public results of data centres](large_scale.md) "
-        "continue where two cores end.",
+        "results file. A point is a mean or a median, and the line through it is the spread over the runs. "
+        "Point at it, or move to it with the tabulator key, to read both. A diamond is the prediction of a "
+        "formula. [Conditions of the measurements](../labs/README.md). [Public results of data "
+        "centres](large_scale.md) continue where two cores end.",
         f'<div class="topics" role="group" aria-label="Topics"><button type="button" data-topic="" '
         f'aria-pressed="true">All</button>{buttons}</div>',
         '<div class="gallery">',

@@ -3,9 +3,8 @@
 
 async function draw(place) {
   const { rows, spec } = GALLERY.charts[place.id];
-  // Level 1 are errors: Vega-Lite warns of each chart that is as wide as its place and has a row for each name.
   await vegaEmbed(place, { ...spec, data: GALLERY.tables[rows] },
-    { actions: false, logLevel: 1, renderer: "svg", config: GALLERY.config, tooltip: { theme: "course" } });
+    { actions: false, renderer: "svg", config: GALLERY.config, tooltip: { theme: "course" } });
   const reachable = () => {
     for (const point of place.querySelectorAll(".mark-symbol.role-mark path[aria-label]")) point.setAttribute("tabindex", "0");
   };
