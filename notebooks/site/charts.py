@@ -136,7 +136,13 @@ def _layers(claim, named):
         layer({"type": "point", "filled": True, "size": 75, "opacity": 1}, "middle", **said)
     )
     if "rule" in claim:
-        rule = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5, "color": INK}
+        rule = {
+            "type": "rule",
+            "strokeDash": [6, 4],
+            "strokeWidth": 1.5,
+            "color": INK,
+            "aria": False,
+        }
         layers.append(
             {
                 "data": {"values": [{}]},
