@@ -5,13 +5,17 @@ network: formulas are MathML, which browsers draw themselves, and there is no sc
 """
 
 import sys
+import tomllib
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+COURSE = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
 
 project = "Train on many GPUs with Horovod"
 author = "the course lab"
 copyright = "the authors, Apache License 2.0"
+version = release = COURSE["version"]
 
 extensions = [
     "myst_nb",
@@ -22,8 +26,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "docstrings",
 ]
-# index.md includes README.md; the slides are built for themselves.
-exclude_patterns = ["README.md", "labs/slides/*"]
+# Two pages include cards.md; the slides are built for themselves.
+exclude_patterns = ["cards.md", "labs/slides/*"]
 root_doc = "index"
 
 # --- notebooks: make_site.py has run them and stored their outputs ---------------------------------------
@@ -56,21 +60,32 @@ napoleon_custom_sections = [("Source", "notes_style")]
 # --- the look ---------------------------------------------------------------------------------------
 html_theme = "pydata_sphinx_theme"
 html_title = project
+html_baseurl = COURSE["urls"].get("Documentation", "")
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
+html_favicon = "_static/favicon.svg"
+html_search_scorer = str(HERE / "scorer.js")
 html_show_sourcelink = False
 html_copy_source = False
-html_context = {"default_mode": "auto"}  # dark or light, as the reader's system
+# Dark or light, as the reader's system. `repository`: the address on each page.
+html_context = {"default_mode": "auto", "repository": COURSE["urls"].get("Repository", "")}
+html_sidebars = {name: [] for name in ("index", "404", "results/*", "try/*")}
 html_theme_options = {
-    "logo": {"text": "Many GPUs with Horovod"},
+    "logo": {
+        "text": "Many GPUs with Horovod",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+    },
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "show_prev_next": True,
-    "footer_start": ["copyright"],
+    "back_to_top_button": False,
+    "footer_start": ["course"],
     "footer_end": [],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",

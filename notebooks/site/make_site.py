@@ -21,13 +21,14 @@ sys.path += [str(HERE.parent)]
 
 import build as notebooks_build  # noqa: E402  notebooks/build.py
 import executed  # noqa: E402
+import frames  # noqa: E402
+import gallery  # noqa: E402
 import pages  # noqa: E402
 from print_slides import MissingPages, print_slides  # noqa: E402
 
 from hvdlab.data import DataError  # noqa: E402
 
 SPHINX_SECONDS = 600
-ONLY_PAGES = shutil.ignore_patterns("*.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,8 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
         source, html = Path(scratch, "source"), Path(scratch, "html")
         pages.write(source, solved, learner)
         if not (
-            _sphinx("html", source, html, HERE)
-            and _sphinx("revealjs", ROOT / "labs/slides", html / "slides")
+            _sphinx("html", source, html, Path(scratch, "doctrees"), HERE)
+            and _sphinx(
+                "revealjs", ROOT / "labs/slides", html / "slides", Path(scratch, "slide_trees")
+            )
         ):
             print("site: Sphinx reported the problems above", file=sys.stderr)
             return 1
@@ -85,7 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
         except MissingPages as error:
             print(f"site: {error}", file=sys.stderr)
             return 1
-        shutil.copytree(ROOT / "labs/calculators", html / "calculators", ignore=ONLY_PAGES)
+        frames.finish(html)
+        gallery.write_scripts(html / "results")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(html, out)
     megabytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
@@ -98,12 +102,14 @@ def _may_be_replaced(out: Path) -> bool:
     return out.is_dir() and ((out / "searchindex.js").is_file() or not any(out.iterdir()))
 
 
-def _sphinx(builder: str, source: Path, out: Path, configuration: Path | None = None) -> bool:
+def _sphinx(
+    builder: str, source: Path, out: Path, doctrees: Path, configuration: Path | None = None
+) -> bool:
     """Run Sphinx, whose warnings count as errors, and return whether it succeeded."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder]
     if builder == "html":
         command += ["-j", "2"]  # sphinx_revealjs reads one page after the other
-    folders = ["-c", configuration or source, "-d", f"{out}.cache", source, out]
+    folders = ["-c", configuration or source, "-d", doctrees, source, out]
     return subprocess.run([*command, *folders], timeout=SPHINX_SECONDS).returncode == 0
 
 

@@ -8,9 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
+import frames
+import gallery
+import lab_cards
 import mistakes
 import nbformat
 from print_slides import browser
@@ -24,8 +28,18 @@ from hvdlab.course.workbook import Question
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "labextension", "solutions")
+NO_PAGES = shutil.ignore_patterns(
+    "__pycache__", "*.py", "*.toml", "*.yaml", "*.js", "README.md", "large_scale.md", "_templates"
+)
 GUIDES = "assessment/instructor/guides"
+# A link whose text is the name of a file. Without a text MyST writes the title of the page.
+FILE_NAME = re.compile(r"\[`?(?:[\w./-]+\.(?:md|ipynb)|(?:[\w/]+/)?README)`?\]\((?!\w+:)")
+# Folders of the machine that builds the site, as outputs name them.
+OWN_FOLDERS = re.compile(
+    rf"{re.escape(str(ROOT))}/|{re.escape(tempfile.gettempdir())}/(?:tmp[\w]+/)*"
+)
 CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
+TEXTS = "text/plain", "text/html"  # kinds of outputs
 DESCRIBED = re.compile(rf'<p class="{DESCRIPTION}"[^>]*>(.*?)</p>')  # of a rotatable figure
 API = {
     "hvdlab.data": "CIFAR-10 and Fashion-MNIST as arrays",
@@ -55,7 +69,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
             "number", its number in the source of the lab.
         learner_versions: name of a lab -> the learner's notebook, with the same metadata.
     """
-    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "*.py", "README.md"))
+    shutil.copytree(HERE, source, ignore=NO_PAGES)
     for folder in ("labs", "assessment", "docker"):
         shutil.copytree(ROOT / folder, source / folder, ignore=IGNORED)
     for name in ("CONTRIBUTING.md", "LICENSE"):
@@ -66,8 +80,9 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     # README.md shows pictures of this folder.
     shutil.copytree(HERE / "_static", source / "notebooks/site/_static")
     shutil.copy(HERE / "README.md", source / "notebooks/site")
-    calculators = source / "labs/calculators/README.md"
-    calculators.write_text(_links_to_calculators(calculators.read_text("utf-8")), encoding="utf-8")
+    (source / "cards.md").write_text(lab_cards.cards("###"), encoding="utf-8")
+    frames.write(source / "try")
+    gallery.write(source / "results")
     (source / "notebooks/solutions").mkdir(parents=True)
     for name, notebook in learner_versions.items():
         _write_lab(source / f"notebooks/{name}.ipynb", notebook, solved.get(name))
@@ -82,18 +97,27 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     (source / GUIDES / "index.md").write_text(f"# Guides to the labs\n\n{guides}", encoding="utf-8")
     (source / "slides.md").write_text(_slides(), encoding="utf-8")
     _write_commands(source / "commands")
-    names = mistakes.write(source / "mistakes")
-    text = "Each page has scripts with the mistake, as edits of a correct script, and says how to fix it."
-    (source / "mistakes/index.md").write_text(
-        f"# Mistakes of distributed training\n\n{text}\n\n{_contents(names)}", encoding="utf-8"
-    )
+    mistakes.write(source / "mistakes")
     _write_api(source / "api")
+    for page in source.rglob("*.md"):
+        page.write_text(_titled(page.read_text("utf-8")), encoding="utf-8")
+    mistakes.add_symptoms(source)
+
+
+def _titled(text: str) -> str:
+    """Return a text whose links show titles, and which leads to the pages of the calculators on the site."""
+    text = re.sub(r"\[[^\]]+\.html\]\((\w+)\.html\)", r"[](../../try/\1.md)", text)
+    return FILE_NAME.sub("[](", text)
 
 
 def _with_address(readme: str, urls: dict[str, str]) -> str:
     """Return the README with the public address in its `git clone`, if pyproject.toml has one."""
     command = re.compile(r"git clone ADDRESS (.*?) +# ADDRESS.*")
-    return command.sub(rf"git clone {urls['Repository']} \1", readme) if urls else readme
+    return (
+        command.sub(rf"git clone {urls['Repository']} \1", readme)
+        if "Repository" in urls
+        else readme
+    )
 
 
 def _write_lab(path, notebook, solved):
@@ -114,7 +138,7 @@ def _write_lab(path, notebook, solved):
                 cells.append(nbformat.v4.new_markdown_cell(text))
             continue
         if cell.cell_type == "markdown":
-            cell.source = _links(cell.source, is_solution)
+            cell.source = _titled(_links(cell.source, is_solution))
         else:
             done = outputs.get(cell.metadata["number"])
             cell.outputs = _shown(copy.deepcopy(done.outputs)) if done else []
@@ -138,14 +162,19 @@ def _write_lab(path, notebook, solved):
 def _head(cells, name, is_solution):
     """Say below the title which version this is, and where the other one is."""
     title, _, rest = cells[0].source.partition("\n")
-    other = (
-        f"This version has the solutions of all exercises. [Without the solutions](../{name}.ipynb)"
+    said = (
+        "```{note}\nThis version has the solutions of all exercises. "
+        f"[Without the solutions](../{name}.ipynb)\n```"
         if is_solution
-        else f"Each exercise is a cell to complete in the notebook `notebooks/{name}.ipynb`. The outputs"
-        " are those of the solutions, and experiments show the shipped results."
-        f" [With the solutions](solutions/{name}.ipynb)"
+        else f"```{{note}}\nEach exercise is a cell to complete in the notebook `notebooks/{name}.ipynb`. "
+        "The outputs are those of the solutions, and experiments show the shipped results.\n```\n\n"
+        + _opens(
+            "Solutions of this lab",
+            "Try an exercise before you read its solution: its check says what is wrong, and `hint()` opens "
+            f"hints one after the other.\n\n[The lab with its solutions](solutions/{name}.ipynb)",
+        )
     )
-    cells[0].source = f"{title}\n\n```{{note}}\n{other}\n```\n{rest}"
+    cells[0].source = f"{title}\n\n{said}\n{rest}"
 
 
 def _links(text, is_solution):
@@ -155,19 +184,16 @@ def _links(text, is_solution):
     up = "../../" if is_solution else "../"
     text = text.replace("](pictures/", f"]({up}labs/pictures/")
     text = re.sub(r"\]\((glossary|survey)\.(?:ipynb|md)", rf"]({up}labs/\1.md", text)
-    text = re.sub(r"`labs/calculators/(\w+\.html)`", rf'<a href="{up}calculators/\1">\1</a>', text)
-    return text
-
-
-def _links_to_calculators(text):
-    """Return a text with links to the calculators, which make_site.py copies as they are."""
-    return re.sub(r"\[([^\]]+)\]\((\w+\.html)\)", r'<a href="../../calculators/\2">\1</a>', text)
+    return re.sub(r"`labs/calculators/(\w+)\.html`", rf"[]({up}try/\1.md)", text)
 
 
 def _shown(outputs):
-    """Return the outputs of a cell without what needs a kernel: of a widget the picture stays."""
+    """Return the outputs of a cell without what needs a kernel and without folders of this machine."""
     shown = []
     for output in outputs:
+        for texts, kind in [(output, "text"), *((output.get("data", {}), k) for k in TEXTS)]:
+            if kind in texts:
+                texts[kind] = OWN_FOLDERS.sub("", "".join(texts[kind]))
         data = output.get("data", {})
         described = DESCRIBED.search(data.get("text/html", ""))
         if described:
@@ -249,11 +275,13 @@ def _declares_names(name):
 
 
 def _write_labs(path, names):
-    """Write the page that lists the labs, with the table of the start page."""
-    table = re.findall(r"^# (\|.*\|)$", (ROOT / "labs/00_start_here.py").read_text("utf-8"), re.M)
-    text = "\n".join(table).replace("](", "](notebooks/")
+    """Write the page that lists the labs as cards, and the paths through them of the start page."""
+    start = (ROOT / "labs/00_start_here.py").read_text("utf-8")
+    section = re.search(r"^# (## Paths through the course\n.*?)\n\n", start, re.M | re.S)[1]
+    paths = re.sub(r"^# ?", "", section, flags=re.M)
     contents = _contents([f"notebooks/{name}" for name in names], hidden=True)
-    path.write_text(f"# Labs\n\n{text}\n\n{contents}", encoding="utf-8")
+    text = f"# Labs\n\n{lab_cards.cards('##')}\n\n{paths}\n\n{contents}"
+    path.write_text(text, encoding="utf-8")
 
 
 def _contents(names, hidden=False):

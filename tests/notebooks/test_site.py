@@ -10,12 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+
+from hvdlab.course.experiment import reference
+from hvdlab.course.large_batch_tables import best_rates, tuned
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="run `make setup`")
@@ -29,6 +33,7 @@ READ_BY_AXE = """
     index labs reference labs/calculators/README installation slides instructors grader commands/hvdlab_run
     notebooks/02_gradient_descent notebooks/solutions/02_gradient_descent notebooks/12_ddp_and_sharding
     labs/README labs/glossary assessment/README api/hvdlab.schedules
+    try/index try/memory try/ring results/index results/large_scale mistakes/index 404
 """.split()
 # What a page has drawn: pictures without pixels, formulas without a box or with an error, and its width.
 DRAWN = """() => {
@@ -130,6 +135,27 @@ def test_the_clone_command_has_the_public_address_once_there_is_one(monkeypatch)
     assert "ADDRESS" not in given
 
 
+def test_no_link_shows_the_name_of_a_file(site):
+    shown = [
+        (str(page.relative_to(site)), link.text)
+        for page in pages(site)
+        for link in parsed(page).select("article a")
+        if re.fullmatch(r"[\w/.-]+\.(md|html|ipynb)|README", link.text.strip())
+    ]
+    assert shown == []
+
+
+def test_pages_name_the_version_and_no_folder_of_the_builder(site):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    for page in pages(site):
+        text = page.read_text(encoding="utf-8")
+        assert f"{ROOT}/" not in text, page
+        if "slides" not in page.parts and "calculators" not in page.parts:
+            assert f"Course {version}" in parsed(page).select_one("footer .course-version").text, (
+                page
+            )
+
+
 def test_a_second_build_takes_the_outputs_of_the_first(tmp_path):
     spec = importlib.util.spec_from_file_location("executed", ROOT / "notebooks/site/executed.py")
     executed = importlib.util.module_from_spec(spec)
@@ -158,6 +184,8 @@ def test_learners_see_the_outputs_and_not_the_solutions(site):
     for picture in learner.select(".cell_output img, article img"):
         assert len(picture.get("alt", "").split()) >= 8, picture.get("src", "")[:80]
     assert len(learner.select("details.sd-dropdown")) >= 5  # answers of the self-check questions
+    doors = learner.select("article a[href*='solutions/']")
+    assert doors and all(link.find_parent("details") for link in doors)
     for page in pages(site):
         assert "BEGIN SOLUTION" not in page.read_text(encoding="utf-8"), page
 
@@ -206,6 +234,92 @@ def test_the_search_finds_a_lab_without_a_server(site, browser):
     assert [link for link in links if "/solutions/" in link] == []
 
 
+def test_the_search_finds_the_cause_of_a_symptom_first(site, browser):
+    page = browser.new_context(offline=True).new_page()
+    page.goto((site / "search.html").as_uri() + "?q=my+script+hangs")
+    page.locator("#search-results p.search-summary", has_text="Search finished").wait_for()
+    links = [link.get_attribute("href") for link in page.locator("ul.search li a").all()]
+    page.context.close()
+    first = [urlsplit(link).path for link in links[:6]]
+    assert "assessment/failed_checks.html" in first
+    assert "mistakes/collective-on-some-ranks.html" in first
+
+
+def test_a_calculator_keeps_its_inputs_in_the_address_of_the_site(site, browser):
+    page = browser.new_context(offline=True).new_page()
+    page.goto((site / "try/memory.html").as_uri() + "#parameters=13")
+    calculator = page.frame_locator("iframe.whole-page")
+    field = calculator.get_by_label("Parameters")
+    sync_api.expect(field).to_have_value("13")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    sync_api.expect(calculator.locator("html")).to_have_class(re.compile(r"\bdark\b"))
+    field.fill("7")
+    page.wait_for_url("**parameters=7&**")
+    page.get_by_role("link", name="All calculators and players").click()
+    sync_api.expect(page.get_by_role("heading", level=1)).to_contain_text("Try it in the browser")
+    page.context.close()
+
+
+def points(page, chart) -> list[str]:
+    """Return what the points of a chart say to a screen reader, after it was scrolled into view."""
+    place = page.locator(f"#{chart}")
+    place.scroll_into_view_if_needed()
+    found = place.locator(".mark-symbol.role-mark path[tabindex]")
+    found.first.wait_for(state="attached")
+    return [point.get_attribute("aria-label") for point in found.all()]
+
+
+def test_the_gallery_draws_what_was_measured(site, browser):
+    page, errors = browser.new_context(offline=True).new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda m: errors.append(m.text) if m.type in ("error", "warning") else None)
+    page.goto((site / "results/index.html").as_uri())
+    charts = [place.get_attribute("id") for place in page.locator(".chart").all()]
+    assert len(charts) > 30
+    said = {chart: points(page, chart) for chart in charts}
+    assert [chart for chart, texts in said.items() if len(texts) < 2] == []
+    # Compared with what the labs compute from the same files.
+    names = ["SGD", "Adam", "AdamW", "LARS", "LARC", "LAMB", "NovoGrad", "Muon"]
+    best = tuned(reference("large_batch_optimizers"), names).groupby("optimizer")["test_accuracy"]
+    steps = best_rates(reference("steps_to_goal")).groupby("batch_size")["steps"]
+    expected = {
+        "chart-optimizers-for-a-large-batch": best,
+        "chart-steps-to-a-goal-and-critical-batch-size": steps,
+    }
+    for chart, groups in expected.items():
+        numbers = {
+            re.search(r"(\S+): ", text)[1]: (float(re.search(r": ([\d.]+)", text)[1]), text)
+            for text in said[chart]
+        }
+        assert numbers.keys() == {str(name) for name in groups.groups}
+        for name, group in groups:
+            number, text = numbers[str(name)]
+            assert number == pytest.approx(group.mean(), rel=6e-3)
+            assert f"mean of {len(group)}, standard deviation" in text
+    page.locator("#chart-optimizers-for-a-large-batch path[tabindex]").first.focus()
+    tip = page.locator("#vg-tooltip-element")
+    sync_api.expect(tip).to_have_text(said["chart-optimizers-for-a-large-batch"][0])
+    page.get_by_role("button", name="Pipelines").click()
+    shown = [each for each in page.locator(".claim").all() if each.is_visible()]
+    assert 0 < len(shown) < 6
+    page.context.close()
+    assert errors == []
+
+
+def test_public_results_follow_the_choice_of_a_network(site, browser):
+    page = browser.new_context(offline=True).new_page()
+    page.goto((site / "results/large_scale.html").as_uri())
+    before = points(page, "chart-training-against-the-batch-size")
+    assert any("67,840" in text and "110 million images" in text for text in before)
+    page.get_by_label("Network").select_option("BERT")
+    page.locator(
+        "#chart-training-against-the-batch-size path[aria-label*='sequences']"
+    ).first.wait_for(state="attached")
+    for chart in page.locator(".chart").all():
+        assert len(points(page, chart.get_attribute("id"))) > 2
+    page.context.close()
+
+
 @pytest.mark.parametrize(
     ("scheme", "names", "options"),
     [
@@ -218,6 +332,7 @@ def test_the_search_finds_a_lab_without_a_server(site, browser):
                 "labs/calculators/README",
                 "notebooks/02_gradient_descent",
                 "api/hvdlab.schedules",
+                "results/index",
             ],
             {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]},
         ),
