@@ -54,7 +54,7 @@ HVDLAB = {
     ),
     "course": (
         "data launch record noise_scale schedules torch keras system numpy pandas rich matplotlib IPython "
-        "PIL nbformat ipykernel frameworks"
+        "PIL nbformat ipykernel ipywidgets frameworks"
     ),
     "exercises": (
         "check trace course faults hints mistakes launch data noise_scale record reference schedules "
