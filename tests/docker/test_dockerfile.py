@@ -64,10 +64,10 @@ def test_every_copied_file_exists_and_is_in_the_build_context(steps):
 def test_the_environment_layer_copies_all_files_that_setup_hashes(steps):
     """setup.sh hashes these files, so the build would fail if one is copied only after its first run."""
     line = re.search(
-        r"^wanted=\$\(cat (.*?) \$button", (DOCKER / "setup.sh").read_text(), re.M
+        r"^wanted=\$\(cat (.*?) \$extension_files", (DOCKER / "setup.sh").read_text(), re.M
     )
-    button = {"assessment/hvdgrade/jupyter"}
-    decide = set(line.group(1).split()) | button
+    extensions = {"assessment/hvdgrade/jupyter", "labs/hvdlab/jupyter"}
+    decide = set(line.group(1).split()) | extensions
     assert "docker/constraints.txt" in decide
     before = set()
     for step in steps:

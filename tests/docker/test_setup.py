@@ -119,7 +119,7 @@ def test_reports_an_unwritable_cache_before_it_installs_packages(checkout):
 def complete(checkout) -> Path:
     """Return a copy with an environment that set-up recognises as complete."""
     lines = (checkout / "docker" / "setup.sh").read_text().splitlines()
-    inputs = ("button=", "wanted=")
+    inputs = ("declare -A extensions", "extension_files=", "wanted=")
     ask = [line for line in lines if line.startswith(inputs)]
     wanted = subprocess.run(
         ["bash", "-c", "\n".join([*ask, 'echo "$wanted"'])],
