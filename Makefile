@@ -51,9 +51,10 @@ test-quick: setup ## run the quick tests, which start no ranks and no servers, i
 	@OMP_NUM_THREADS=1 .venv/bin/pytest $(QUICK:%=tests/%) $(WORKERS) --ignore tests/hvdlab/keras --ignore tests/hvdlab/test_arguments.py \
 	    -m "not (thorough or slow or $(RANKS) or $(SERVERS) or $(LAST))"
 
-lab: setup ## open JupyterLab on the start page of the course, with the real or synthetic data
+lab: setup ## open JupyterLab on your copies of the notebooks in notebooks/work, with the real or synthetic data
 	@$(DATA)
-	@.venv/bin/jupyter lab --notebook-dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
+	@.venv/bin/hvdlab notebooks
+	@.venv/bin/jupyter lab --notebook-dir=notebooks/work --LabApp.default_url=/lab/tree/00_start_here.ipynb $$([ $$(id -u) != 0 ] || echo --allow-root)
 
 site: setup ## build the site of the course in runs/site: the labs with their results, guides, calculators, slides
 	@$(DATA)

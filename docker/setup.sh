@@ -55,8 +55,10 @@ cuda=${CUDA-$(kept cuda)}
 ask_base() { PYTHONPATH=$their_path "$base" "$@"; }
 
 # One hash of all inputs. If it has not changed, there is nothing to do.
-button=$(find assessment/hvdgrade/jupyter/labextension assessment/hvdgrade/jupyter/hvdgrade.json -type f | sort)   # copied below
-wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/shared.sh docker/pip_settings.py docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh docker/jupyterlab_settings.json $button | sha256sum | cut -d' ' -f1)
+# The packages with an extension of JupyterLab, by the name of the extension. Their files are copied below.
+declare -A extensions=([hvdgrade-assess]=assessment/hvdgrade/jupyter [hvdlab-course]=labs/hvdlab/jupyter)
+extension_files=$(find "${extensions[@]}" -path '*/labextension/*' -type f -o -name 'hvd*.json' | sort)
+wanted=$(cat pyproject.toml docker/constraints.txt docker/setup.sh docker/shared.sh docker/pip_settings.py docker/base_pins.py docker/base_programs.py docker/gpu_driver.py docker/cuda_build.py docker/build_horovod.sh docker/jupyterlab_settings.json $extension_files | sha256sum | cut -d' ' -f1)
 cpu_builds=https://download.pytorch.org/whl/cpu
 cuda12_builds=https://download.pytorch.org/whl/cu126
 [ -z "${CUDA:-}" ] || TORCH_INDEX=${TORCH_INDEX-$cuda12_builds}
@@ -242,11 +244,13 @@ fi
     $venv/bin/python -m ipykernel install --sys-prefix --name hvdlab --display-name "Course lab (hvdlab)" >/dev/null 2>&1 ||
     stop "the kernel of the notebooks cannot be registered: run '$venv/bin/python -m ipykernel install --sys-prefix --name hvdlab' and read what it says."
 
-# Copy the Assess button to where JupyterLab looks for it. A wheel would do this, but an editable install does not.
+# Copy the extensions to where JupyterLab looks for them. A wheel would do this, but an editable install does not.
 mkdir -p $venv/share/jupyter/labextensions $venv/etc/jupyter/jupyter_server_config.d
-rm -rf $venv/share/jupyter/labextensions/hvdgrade-assess
-cp -r assessment/hvdgrade/jupyter/labextension $venv/share/jupyter/labextensions/hvdgrade-assess
-cp assessment/hvdgrade/jupyter/hvdgrade.json $venv/etc/jupyter/jupyter_server_config.d/
+for name in "${!extensions[@]}"; do
+    rm -rf $venv/share/jupyter/labextensions/$name
+    cp -r "${extensions[$name]}/labextension" $venv/share/jupyter/labextensions/$name
+    cp "${extensions[$name]}"/hvd*.json $venv/etc/jupyter/jupyter_server_config.d/
+done
 
 # Settings of JupyterLab that a learner can change: it fetches no news, so it does not ask about them at its first start.
 mkdir -p $venv/share/jupyter/lab/settings

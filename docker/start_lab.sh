@@ -15,5 +15,6 @@ if [ -z "${JUPYTER_TOKEN-unset}" ]; then
 fi
 # Find, download or generate the data sets. Without data JupyterLab still starts, for labs that need none.
 for name in fashion_mnist cifar10; do hvdlab data $name --or-synthetic || true; done
+hvdlab notebooks
 exec python -m jupyterlab --no-browser --ip="${IP:-0.0.0.0}" --port="${PORT:-8888}" --ServerApp.port_retries=0 \
-    --ServerApp.root_dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb "$@"
+    --ServerApp.root_dir=notebooks/work --LabApp.default_url=/lab/tree/00_start_here.ipynb "$@"

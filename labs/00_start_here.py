@@ -111,11 +111,12 @@ entry_test.show()
 # * **Hidden cells.** Cells that only draw a figure are hidden. Click on the three dots to see them.
 # * **Self-check questions** at the end of a lab give feedback on every answer. In some of them the numbers are drawn
 #   for you. These questions return in a later lab with other numbers, so that you notice what you have forgotten.
-# * **Solutions** are complete notebooks in `notebooks/solutions`, for example [that of lab 2](solutions/02_gradient_descent.ipynb).
-#   Try the exercise first.
-# * **What you write** goes to `notebooks/work`. Your predictions, answers, solved exercises and opened
-#   hints are in `notebooks/work/answers.json`. Nothing is sent anywhere, and nothing is graded. An instructor of a
-#   course may collect this file to see where the class is stuck.
+# * **Solutions** are complete notebooks. `hvdlab notebooks --solution 2` copies that of lab 2 to the folder `solutions`
+#   of your work. Try the exercise first.
+# * **What you write** stays in `notebooks/work`, and these notebooks are your copies. A newer version of the course
+#   updates them and keeps what you wrote. To start again with a notebook, delete it and restart `make lab`. Your
+#   predictions, answers, solved exercises and opened hints are in `answers.json`. Nothing is sent anywhere, and
+#   nothing is graded. An instructor of a course may collect this file to see where the class is stuck.
 # * **Commands** such as `hvdlab ...` or `make ...` are typed in a terminal at the top of the repository, after
 #   `source .venv/bin/activate`.
 # * **Terms** are printed in bold or italics where they are defined. The [glossary](glossary.ipynb) has

@@ -25,6 +25,7 @@ import nbformat
 
 from hvdlab.course import exercise_hints
 from hvdlab.course.exercise_hints import Cell
+from hvdlab.course.learner_notebooks import KERNEL
 from hvdlab.course.stubs import BEGIN, END, OPTIONAL, BadSource, exercises_before, stubbed
 
 NOTEBOOKS = Path(__file__).resolve().parent
@@ -35,7 +36,6 @@ import os
 
 os.environ["LAB_WORK"] = "notebooks/work/solutions"
 """
-KERNEL = {"name": "hvdlab", "display_name": "Course lab (hvdlab)", "language": "python"}
 PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
 PAGES = "glossary.md", "survey.md", "colab_and_kaggle.md"  # each becomes a notebook
 SOURCE_NAME = re.compile(r"\d\d_[a-z0-9_]+\.py")

@@ -27,6 +27,10 @@ COMMANDS = {
         "hvdlab.course.progress",
         "show what you have solved, predicted and answered in the labs",
     ),
+    "notebooks": (
+        "hvdlab.course.learner_notebooks",
+        "copy the notebooks to notebooks/work, or update the copies",
+    ),
     "gpu": (
         "hvdlab.gpu_report.command",
         "check and measure the GPUs of this machine, in one report",
@@ -41,6 +45,7 @@ examples:
   hvdlab fault no_broadcast_torch --write faults
   hvdlab bench throughput
   hvdlab progress
+  hvdlab notebooks
   hvdlab gpu --out runs/gpu
 """
 

@@ -63,9 +63,11 @@ def test_every_copied_file_exists_and_is_in_the_build_context(steps):
 
 def test_the_environment_layer_copies_all_files_that_setup_hashes(steps):
     """setup.sh hashes these files, so the build would fail if one is copied only after its first run."""
-    line = re.search(r"^wanted=\$\(cat (.*?) \$button", (DOCKER / "setup.sh").read_text(), re.M)
-    button = {"assessment/hvdgrade/jupyter"}
-    decide = set(line.group(1).split()) | button
+    line = re.search(
+        r"^wanted=\$\(cat (.*?) \$extension_files", (DOCKER / "setup.sh").read_text(), re.M
+    )
+    extensions = {"assessment/hvdgrade/jupyter", "labs/hvdlab/jupyter"}
+    decide = set(line.group(1).split()) | extensions
     assert "docker/constraints.txt" in decide
     before = set()
     for step in steps:
@@ -172,7 +174,9 @@ def test_start_health_check_and_token(steps, tmp_path):
     port = jupyter_run.free_port()
     # start_lab.sh looks for the data first, and starts without data too, for labs that need none.
     asked = tmp_path / "asked"
-    (tmp_path / "hvdlab").write_text(f'#!/bin/sh\necho "$*" >> {asked}\nexit 1\n')
+    (tmp_path / "hvdlab").write_text(
+        f'#!/bin/sh\necho "$*" >> {asked}\n[ "$1" = notebooks ] && mkdir -p notebooks/work\n'
+    )
     (tmp_path / "hvdlab").chmod(0o755)
     environment = {
         **os.environ,
@@ -198,6 +202,7 @@ def test_start_health_check_and_token(steps, tmp_path):
         assert asked.read_text().splitlines() == [
             "data fashion_mnist --or-synthetic",
             "data cifar10 --or-synthetic",
+            "notebooks",
         ]
         assert len(token) >= 32
         sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]

@@ -170,7 +170,7 @@ def test_jupyterlab_uses_the_port_and_path_of_the_image():
         assert container[probe]["httpGet"] == {"path": "/api", "port": "http"}
         assert "/api\\" in DOCKERFILE  # the health check of the image uses the same path
     volumes = {each["name"]: each for each in pods()["jupyterlab.yaml"]["volumes"]}
-    used = volumes["notebooks"]["persistentVolumeClaim"]["claimName"]
+    used = volumes["work"]["persistentVolumeClaim"]["claimName"]
     assert used == claim["metadata"]["name"]
 
 
@@ -322,7 +322,8 @@ def test_paths_in_the_image_exist(name):
     found = re.findall(rf"{inside}/([\w./]+)", (K8S / name).read_text())
     assert found or name in ("grade.yaml", "data.yaml", "worker.yaml")
     for path in found:
-        assert path.startswith(".venv/bin/") or (ROOT / path).exists(), path
+        made = path.startswith(".venv/bin/") or path == "notebooks/work"  # by the Dockerfile
+        assert made or (ROOT / path).exists(), path
 
 
 def test_the_hub_mounts_the_disk_that_it_fills():
@@ -331,7 +332,8 @@ def test_the_hub_mounts_the_disk_that_it_fills():
     (fill,) = single["initContainers"]
     (mount,) = fill["volumeMounts"]
     assert mount["name"] == single["storage"]["dynamic"]["volumeNameTemplate"]
-    assert fill["command"][-2:] == [f"{single['storage']['homeMountPath']}/.", mount["mountPath"]]
+    assert fill["command"] == ["hvdlab", "notebooks"]
+    assert mount["mountPath"] == single["storage"]["homeMountPath"]
     assert fill["image"] == f"{single['image']['name']}:{single['image']['tag']}"
     assert f"--ServerApp.root_dir={single['storage']['homeMountPath']}" in single["cmd"]
     user = int(re.findall(r"^USER (\d+)$", DOCKERFILE, re.M)[-1])

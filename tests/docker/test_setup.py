@@ -119,7 +119,8 @@ def test_reports_an_unwritable_cache_before_it_installs_packages(checkout):
 def complete(checkout) -> Path:
     """Return a copy with an environment that set-up recognises as complete."""
     lines = (checkout / "docker" / "setup.sh").read_text().splitlines()
-    ask = [line for line in lines if line.startswith(("button=", "wanted="))]
+    inputs = ("declare -A extensions", "extension_files=", "wanted=")
+    ask = [line for line in lines if line.startswith(inputs)]
     wanted = subprocess.run(
         ["bash", "-c", "\n".join([*ask, 'echo "$wanted"'])],
         cwd=checkout, capture_output=True, text=True, timeout=60, check=True,
@@ -206,8 +207,9 @@ def test_refuses_a_folder_with_a_space_before_it_installs_anything(which, checko
 def test_make_lab_gets_the_data_first_and_also_opens_without_them(checkout):
     program(checkout / "docker", "setup.sh", "#!/bin/sh\n")
     (checkout / ".venv").mkdir()
-    for name, code in (("hvdlab", 1), ("jupyter", 0)):
-        program(checkout / ".venv" / "bin", name, f'#!/bin/sh\necho {name} "$@"\nexit {code}\n')
+    data_fail = '#!/bin/sh\necho hvdlab "$@"\n[ $1 != data ]\n'
+    program(checkout / ".venv" / "bin", "hvdlab", data_fail)
+    program(checkout / ".venv" / "bin", "jupyter", '#!/bin/sh\necho jupyter "$@"\n')
     answer = subprocess.run(
         ["make", "--no-print-directory", "lab"],
         cwd=checkout,
@@ -220,7 +222,8 @@ def test_make_lab_gets_the_data_first_and_also_opens_without_them(checkout):
         [
             "hvdlab data fashion_mnist --or-synthetic",
             "hvdlab data cifar10 --or-synthetic",
-            "jupyter lab --notebook-dir=notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb"
+            "hvdlab notebooks",
+            "jupyter lab --notebook-dir=notebooks/work --LabApp.default_url=/lab/tree/00_start_here.ipynb"
             + " --allow-root" * (os.geteuid() == 0),
         ],
     )

@@ -47,9 +47,9 @@ EDITED = {  # texts of Horovod's source that build_horovod.sh replaces
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """Copy the files that set-up reads; add the replaced programs and Horovod's source."""
-    grader = ("assessment/hvdgrade/jupyter",)
+    extensions = ("assessment/hvdgrade/jupyter", "labs/hvdlab/jupyter")
     folder = checkout_copy.copy(
-        tmp_path / "course", "docker", *grader, "Makefile", "pyproject.toml"
+        tmp_path / "course", "docker", *extensions, "Makefile", "pyproject.toml"
     )
     for script in (folder / "docker").glob(
         "*.sh"

@@ -19,7 +19,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts
 @pytest.fixture
 def checkout(tmp_path) -> Path:
     """Copy the files that set-up reads before it installs packages."""
-    files = ("pyproject.toml", "Makefile", "docker", "assessment/hvdgrade/jupyter")
+    extensions = ("assessment/hvdgrade/jupyter", "labs/hvdlab/jupyter")
+    files = ("pyproject.toml", "Makefile", "docker", *extensions)
     return checkout_copy.copy(tmp_path / "course", *files)
 
 

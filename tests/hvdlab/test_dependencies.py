@@ -54,12 +54,13 @@ HVDLAB = {
     ),
     "course": (
         "data launch record noise_scale schedules torch keras system numpy pandas rich matplotlib IPython "
-        "PIL frameworks"
+        "PIL nbformat ipykernel ipywidgets frameworks"
     ),
     "exercises": (
         "check trace course faults hints mistakes launch data noise_scale record reference schedules "
         "script_analysis torch keras variants scaling system numpy pandas rich psutil matplotlib frameworks"
     ),
+    "jupyter": "course jupyter_server tornado",
     "run_command": "launch check system",
     "cli": "doctor run_command check faults data bench course gpu_report system",
 }

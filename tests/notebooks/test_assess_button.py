@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import jupyter_run
+import learner_folder
 import psutil
 import pytest
 from graded_ranks import wait_for_ranks
@@ -20,7 +21,6 @@ from graded_ranks import wait_for_ranks
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: run `make setup`")
 expect = sync_api.expect
 
-ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -60,14 +60,12 @@ pytestmark = [
 
 @pytest.fixture
 def lab(tmp_path, cifar10_folder):
-    """Start JupyterLab on a copy of the notebooks, like `make lab`."""
-    notebooks = tmp_path / "notebooks"
-    shutil.copytree(ROOT / "notebooks", notebooks, ignore=shutil.ignore_patterns("work", ".*"))
-    (notebooks / "work").mkdir()
+    """Start JupyterLab on a learner's folder, like `make lab`."""
+    work = learner_folder.make(tmp_path)
     settings = tmp_path / "SETTINGS/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
-    with jupyter_run.running("lab", tmp_path, notebooks, HVDLAB_DATA=cifar10_folder) as jupyter:
+    with jupyter_run.running("lab", tmp_path, work, HVDLAB_DATA=cifar10_folder) as jupyter:
         yield jupyter
 
 
@@ -117,7 +115,7 @@ def graders(lab) -> set[psutil.Process]:
 
 
 def test_grades_shows_progress_and_survives_a_reload(lab, page, tmp_path):
-    open_document(page, lab, "work/assessment.py", SLOW)
+    open_document(page, lab, "assessment.py", SLOW)
     editor = page.locator(".jp-FileEditor .cm-content")
     editor.click()
     page.keyboard.press("Control+Home")
@@ -130,7 +128,7 @@ def test_grades_shows_progress_and_survives_a_reload(lab, page, tmp_path):
     panel.locator("select").select_option("dli", force=True)
     button(page).dblclick()
     expect(panel).to_be_visible()
-    expect(panel.locator(".what")).to_contain_text("work/assessment.py")
+    expect(panel.locator(".what")).to_contain_text("assessment.py")
     expect(panel.locator(".stage")).to_contain_text("Running the submission")
     # The second click starts no second grading.
     expect(panel.locator(".message")).not_to_be_visible()
@@ -139,7 +137,7 @@ def test_grades_shows_progress_and_survives_a_reload(lab, page, tmp_path):
     expect(first).to_contain_text("2.000")
     expect(panel.locator(".work .note")).to_contain_text(re.compile(r"at most \d+ s left"))
     page.screenshot(path=tmp_path / "2 running.png")
-    assert (lab.served / "work/assessment.py").read_text().startswith("# written in the browser")
+    assert (lab.served / "assessment.py").read_text().startswith("# written in the browser")
 
     button(page).click()  # only one grading at a time
     expect(panel.locator(".message")).to_contain_text("Another grading is running")
@@ -176,7 +174,7 @@ def test_grades_shows_progress_and_survives_a_reload(lab, page, tmp_path):
 
 
 def test_cancel_ends_all_processes(lab, page, tmp_path):
-    open_document(page, lab, "work/train.py", SLEEPS)
+    open_document(page, lab, "train.py", SLEEPS)
     # Not a hand-in by its file name, but the command palette still grades it.
     expect(button(page)).not_to_be_visible()
     file = page.locator(".jp-DirListing-item", has_text="train.py")
@@ -192,7 +190,7 @@ def test_cancel_ends_all_processes(lab, page, tmp_path):
     page.locator(".lm-CommandPalette-item", has_text="Assess this script").first.click()
 
     expect(panel.locator(".stage")).to_contain_text("Running the submission")
-    expect(panel.locator(".what")).to_contain_text("work/train.py")
+    expect(panel.locator(".what")).to_contain_text("train.py")
     wait_for_ranks(lab.process)
     started = lab.process.children(recursive=True)
     assert graders(lab)
@@ -223,10 +221,10 @@ def test_lab_8_shows_the_button_and_names_the_missing_script(lab, page, tmp_path
         expect(panel.locator(".message")).to_contain_text(said)
         page.unroute(asked)
     button(page).click()
-    expect(panel.locator(".message")).to_contain_text("There is no file work/assessment.py")
+    expect(panel.locator(".message")).to_contain_text("There is no file assessment.py")
     page.screenshot(path=tmp_path / "6 lab 8.png")
 
-    (lab.served / "work/assessment.py").write_text("def 7")
+    (lab.served / "assessment.py").write_text("def 7")
     panel.get_by_role("button", name="Assess").click()
     expect(panel.locator(".verdict")).to_have_text("Not gradable: no attempt lost")
     expect(panel.locator(".points")).to_contain_text("is not valid Python")

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import jupyter_run
+import learner_folder
 import nbformat
 import numpy as np
 import psutil
@@ -47,17 +48,16 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Start JupyterLab on a copy of the notebooks, like `make lab`."""
+    """Start JupyterLab on a learner's folder, like `make lab`."""
     folder = tmp_path_factory.mktemp("server")
-    notebooks = folder / "notebooks"
-    shutil.copytree(ROOT / "notebooks", notebooks, ignore=shutil.ignore_patterns("work", ".*"))
+    work = learner_folder.make(folder)
     for name, values in SETTINGS.items():
         path = folder / f"SETTINGS/@jupyterlab/{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MPLBACKEND", raising=False)  # so that a kernel uses the widget backend
-        with jupyter_run.running("lab", folder, notebooks, LAB_QUICK="1") as jupyter:
+        with jupyter_run.running("lab", folder, work, LAB_QUICK="1") as jupyter:
             yield jupyter
 
 

@@ -77,7 +77,7 @@ class Handler(APIHandler):
         missing = web.HTTPError(
             404,
             f"There is no file {path[:100]} in the folder that Jupyter serves. "
-            "Create it first: lab 8 writes a script to start from to work/assessment.py.",
+            "Create it first: lab 8 writes a script to start from to assessment.py.",
         )
         contents = self.contents_manager
         try:

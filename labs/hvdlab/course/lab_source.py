@@ -15,7 +15,7 @@ NAME = re.compile(r"(\d\d)_[a-z0-9_]+\.py")
 OPTIONAL = re.compile(r"\d\d_more_[a-z0-9_]+\.py")
 TITLE = re.compile(r"^# # (?:Lab \d+: )?(.+)$", re.MULTILINE)
 # The heading of an exercise, and the line that says how much of the work is the learner's.
-EXERCISE = re.compile(r"# ##+ Exercise \d+|# \*\*Level:\*\* ([a-z ]+)\.")
+EXERCISE = re.compile(r"# ##+ (Exercise \d+.*)|# \*\*Level:\*\* ([a-z ]+)\.")
 LEVELS = ("complete", "choose and justify", "blank page")
 
 
@@ -27,6 +27,7 @@ class LabSource:
         exercises: ids of the exercises, in their order: the first one is exercise 1. Those of optional
             notebooks are the last ones.
         levels: the level of each exercise, one of LEVELS. "complete" where its text states none.
+        headings: the heading of each exercise, for example "Exercise 1: Batches", and the source that has it.
         optional: the sources of its optional notebooks.
     """
 
@@ -34,6 +35,7 @@ class LabSource:
     title: str
     exercises: tuple[str, ...]
     levels: dict[str, str]
+    headings: dict[str, tuple[str, Path]]
     predictions: frozenset[int]
     questions: frozenset[int]
     optional: tuple[Path, ...] = ()
@@ -83,25 +85,26 @@ def read(path: Path) -> LabSource:
         elif ast.unparse(node.func) == "workbook.question":
             questions.add(_first_argument(node))
     title = TITLE.search(text)
-    levels = _levels(text)
+    described = _described(text)
     return LabSource(
         path,
         title[1] if title else path.stem,
         tuple(sorted(exercises, key=exercises.get)),
-        {id: levels[line - 1] for id, line in exercises.items()},
+        {id: described[line - 1][1] for id, line in exercises.items()},
+        {id: (described[line - 1][0], path) for id, line in exercises.items()},
         frozenset(predictions),
         frozenset(questions),
     )
 
 
-def _levels(text: str) -> list[str]:
-    """Return for each line the level of the exercise to which it belongs."""
-    levels, level = [], LEVELS[0]
+def _described(text: str) -> list[tuple[str, str]]:
+    """Return for each line the heading and the level of the exercise to which it belongs."""
+    described, heading, level = [], "", LEVELS[0]
     for line in text.splitlines():
         if found := EXERCISE.match(line):
-            level = found[1] or LEVELS[0]
-        levels.append(level)
-    return levels
+            heading, level = found[1] or heading, found[2] or LEVELS[0]
+        described.append((heading, level))
+    return described
 
 
 def labs(folder: Path = experiment.LABS) -> list[LabSource]:
@@ -126,6 +129,7 @@ def _with_optional(lab: LabSource, paths: list[Path]) -> LabSource:
         lab,
         exercises=tuple(id for part in parts for id in part.exercises),
         levels={id: level for part in parts for id, level in part.levels.items()},
+        headings={id: where for part in parts for id, where in part.headings.items()},
         predictions=frozenset().union(*(part.predictions for part in parts)),
         optional=tuple(paths),
     )

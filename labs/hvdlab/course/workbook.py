@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
-from hvdlab.course import exercise_hints, experiment, generated_questions
+from hvdlab.course import answer_buttons, exercise_hints, experiment, generated_questions
 from hvdlab.course.answers_file import (
     AnswersFile,
     OpenedHint,
@@ -165,7 +165,8 @@ class Workbook:
 
         Args:
             number: the number of the question in this lab, from 1.
-            answer: the letter of a choice, or a number. None shows the question only.
+            answer: the letter of a choice, or a number. None shows the question, in a learner's notebook with
+                buttons for the answer.
 
         Raises:
             WorkbookError: there is no such question, or the answer is neither a letter of it nor a number.
@@ -187,17 +188,22 @@ class Workbook:
                 if question.choices
                 else "a number"
             )
-            _show([*lines, f"*Put {kind} in place of None.*"])
+            if experiment.NOTEBOOK and self._file:
+                _show(lines)
+                answer_buttons.show(
+                    question.letters, lambda given: self._feedback(number, question, given)
+                )
+            else:
+                _show([*lines, f"*Put {kind} in place of None.*"])
             return
+        feedback = self._feedback(number, question, answer)
+        _show([*lines, f"*Your answer:* {answer}", feedback])
+
+    def _feedback(self, number: int, question: Question, answer: str | float) -> str:
+        """Keep an answer, and say whether it is right and why."""
         wrong = question.wrong(answer)
         self._keep(QuizAnswer(self.lab, number, str(answer), wrong is None, now()))
-        _show(
-            [
-                *lines,
-                f"*Your answer:* {answer}",
-                f"**Right.** {question.explanation}" if wrong is None else f"**Not yet.** {wrong}",
-            ]
-        )
+        return f"**Right.** {question.explanation}" if wrong is None else f"**Not yet.** {wrong}"
 
     def hint(self) -> None:
         """Open the next hint of the exercise whose cell calls this, and show all that are open.

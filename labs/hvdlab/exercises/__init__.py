@@ -29,9 +29,9 @@ from typing import ParamSpec
 import numpy as np
 
 from hvdlab import HvdlabError
+from hvdlab.course import check_box, experiment
 from hvdlab.course.answers_file import SolvedExercise, learners_file, now
 from hvdlab.course.lab_source import exercise_id
-from hvdlab.course.notebook import not_yet
 
 Parameters = ParamSpec("Parameters")
 
@@ -43,8 +43,12 @@ CHECKS = str(Path(__file__).parent)  # a line in this folder is not the learner'
 class NotYet(HvdlabError, AssertionError):
     """An answer that is not right yet; the message says what is wrong and what to do."""
 
-    def _render_traceback_(self) -> list[str]:  # IPython calls this
-        return [not_yet(str(self))]
+    def _render_traceback_(self) -> list[str]:  # IPython calls this, and its kernel a second time
+        return [self._shown]
+
+    @functools.cached_property
+    def _shown(self) -> str:
+        return check_box.show("Not yet", str(self))
 
 
 class NotRun(HvdlabError):
@@ -100,8 +104,10 @@ def record_solved(lab: int, check: str, case: int | None = None) -> None:
 
 
 def right(text: str) -> None:
-    """Print that the answer is right."""
-    print(f"Right: {text}")
+    """Say that the answer is right."""
+    line = check_box.show("Right", text)
+    if not experiment.NOTEBOOK:
+        print(line)
 
 
 def call(function: Callable, *arguments: object, name: str | None = None) -> object:

@@ -28,7 +28,6 @@ pytest.importorskip("jupyter_server", reason="needs JupyterLab: run `make setup`
 
 ROOT = Path(__file__).parents[3]
 SUBMISSIONS = ROOT / "tests/fixtures/submissions"
-EXTENSION = ROOT / "assessment/hvdgrade/jupyter/labextension"
 # Ranks that compute without end, each with a daemon that left its session; none listens to SIGTERM.
 STUBBORN = """\
 import os, signal
@@ -138,14 +137,23 @@ def server(shared):
     shared.until("idle", "done", "failed", "cancelled")
 
 
-def test_what_is_installed_is_what_is_in_this_tree():
-    installed = Path(sys.prefix) / "share/jupyter/labextensions/hvdgrade-assess"
-    files = [path.relative_to(EXTENSION) for path in EXTENSION.rglob("*.*")]
+@pytest.mark.parametrize(
+    ("name", "package", "folder"),
+    [
+        ("hvdgrade-assess", "hvdgrade", "assessment/hvdgrade/jupyter"),
+        ("hvdlab-course", "hvdlab", "labs/hvdlab/jupyter"),
+    ],
+)
+def test_what_is_installed_is_what_is_in_this_tree(name, package, folder):
+    installed = Path(sys.prefix) / "share/jupyter/labextensions" / name
+    extension = ROOT / folder / "labextension"
+    files = [path.relative_to(extension) for path in extension.rglob("*.*")]
     assert len(files) >= 5
     for file in files:
-        assert (installed / file).read_text() == (EXTENSION / file).read_text(), "run `make setup`"
-    switch = Path(sys.prefix) / "etc/jupyter/jupyter_server_config.d/hvdgrade.json"
-    assert json.loads(switch.read_text())["ServerApp"]["jpserver_extensions"]["hvdgrade.jupyter"]
+        assert (installed / file).read_text() == (extension / file).read_text(), "run `make setup`"
+    switch = Path(sys.prefix) / f"etc/jupyter/jupyter_server_config.d/{package}.json"
+    enabled = json.loads(switch.read_text())["ServerApp"]["jpserver_extensions"]
+    assert enabled == {f"{package}.jupyter": True}
 
 
 @pytest.mark.slow

@@ -132,12 +132,12 @@ export function makePlugin(lab) {
 
     // --- the ways to it --------------------------------------------------------------------------
 
-    // The script that a document stands for; lab 8 stands for the one that its learner writes.
+    // The script that a document stands for; lab 8 stands for the one next to it that its learner writes.
     function scriptOf(path = "") {
       if (path.endsWith(".py")) return path;
       if (!/^08_.*\.ipynb$/.test(PathExt.basename(path))) return null;
       const folder = PathExt.dirname(path).replace(/(^|\/)solutions$/, "");
-      return PathExt.join(folder, "work/assessment.py");
+      return PathExt.join(folder, "assessment.py");
     }
 
     const current = () => {
