@@ -37,10 +37,8 @@ LEASE_SECONDS = 60
 MOST_TRIES = 3
 ONLINE_SECONDS = 60  # after its last request a worker counts as online
 PROGRESS_CHARACTERS, LOG_CHARACTERS = 4096, 20_000
-LAST_GRADINGS, FIRST_GUESS_SECONDS = (
-    50,
-    120.0,
-)  # for the estimate; the guess is for a pool without results
+LAST_GRADINGS = 50  # for the estimate
+FIRST_GUESS_SECONDS = 120.0  # the estimate for a pool without results
 
 
 @dataclass(frozen=True)
@@ -136,9 +134,8 @@ def finish(
     """
     row = _held(session, grading, token)
     if row is None or row.state != LEASED:
-        return (
-            row is not None
-        )  # the token stays after a result, and is removed when a lease is lost
+        # The token stays after a result, and is removed when a lease is lost.
+        return row is not None
     _must_match(row, document)
     _see(session, row, now)
     row.log = _end(log, LOG_CHARACTERS)
