@@ -1,8 +1,7 @@
-"""The reference solution through each front door: the service with its worker, and the kits of platforms."""
+"""Real gradings through each front door: the service with its worker, and kits as platforms start them."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from local_server import serving
+from school import QUICK
 from serve_process import address, started
 
 from tests.hvdgrade.export.test_one_result import fits
@@ -78,10 +78,12 @@ def ci() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Service:
-    """The running service, and the options and tokens with which a kit is made for it."""
+    """The running service, what is handed in there, and the options of a kit for it."""
 
     url: str
     folder: Path
+    script: str
+    passes: bool
     options: tuple[str, ...] = ("--assignment", "assessment")
 
     def command(self, *words: object) -> str:
@@ -97,61 +99,69 @@ class Service:
         return self.command("token", "new", "--door", door, *self.options)
 
 
-@pytest.fixture(scope="module")
-def service(ci, tmp_path_factory, real_cifar10_folder) -> Iterator[Service]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("dli", QUICK, False), id="fails at once"),
+        pytest.param(("cpu", SOLUTION.read_text(encoding="utf-8"), True), id="reference solution"),
+    ],
+)
+def service(request, ci, tmp_path_factory, real_cifar10_folder) -> Iterator[Service]:
     """Return what `make service` starts, with the tokens of GitHub and GitLab and a class."""
+    profile, script, passes = request.param
     folder = tmp_path_factory.mktemp("service")
     (folder / "serve.toml").write_text(CONFIG.format(ci=ci))
     (folder / "people.csv").write_text(ROSTER.format(host=urlsplit(ci).netloc))
     with started(folder, "--config", "serve.toml", HVDLAB_DATA=str(real_cifar10_folder)) as process:
-        made = Service(address(process), folder)
+        made = Service(address(process), folder, script, passes)
         made.command("course", "roster", "lab", folder / "people.csv")
+        made.command("course", "open", "assessment", "--profile", profile)
         yield made
 
 
 def test_gradescope(service, tmp_path):
     place = platform_kits.gradescope(
-        tmp_path / "autograder", SOLUTION.read_text(), service.url, *service.options,
+        tmp_path / "autograder", service.script, service.url, *service.options,
         *("--minutes", "40"), token=service.token("gradescope"),
     )  # fmt: skip
     answer = platform_kits.run(place / "run_autograder", place, cwd=place, seconds=SECONDS)
     assert answer.returncode == 0, answer.stderr
     found = fits(json.loads((place / "results" / "results.json").read_text()), "gradescope")
-    assert found["output"].startswith("PASS: ") and found["score"] == 100
-    assert "failed" not in {test.get("status") for test in found["tests"]}
-    assert "epoch 2," in answer.stderr  # the live log
+    assert found["output"].startswith("PASS: " if service.passes else "FAIL: ")
+    assert found["score"] == (100 if service.passes else 0)
+    assert ("failed" in {test.get("status") for test in found["tests"]}) != service.passes
+    assert ("epoch 2," in answer.stderr) == service.passes  # the live log
 
 
 def test_prairielearn(service, tmp_path):
     place = platform_kits.prairielearn(
-        tmp_path / "grade", SOLUTION.read_text(), service.url, *service.options,
+        tmp_path / "grade", service.script, service.url, *service.options,
         token=service.token("prairielearn"),
     )  # fmt: skip
     answer = platform_kits.run(place / "tests" / "grade.py", place, cwd=place, seconds=SECONDS)
     assert answer.returncode == 0, answer.stderr
     found = fits(json.loads((place / "results" / "results.json").read_text()), "prairielearn")
-    assert found["score"] == 1 and all(
-        test["points"] == test["max_points"] for test in found["tests"]
-    )
+    assert found["gradable"] and found["score"] == service.passes
 
 
 def test_classroom50(service, ci, tmp_path):
     kit = platform_kits.make("classroom50", tmp_path / "kit", service.url, *service.options)
     checkout = tmp_path / "checkout"
     checkout.mkdir()
-    shutil.copy(SOLUTION, checkout / "assessment.py")
+    (checkout / "assessment.py").write_text(service.script)
     request = {"URL": f"{ci}/github/token?version=2", "TOKEN": "of this job"}
     variables = VARIABLES | {f"ACTIONS_ID_TOKEN_REQUEST_{n}": text for n, text in request.items()}
     del variables["HVDGRADE_ID_TOKEN"]
     answer = platform_kits.run(kit / "autograder.py", cwd=checkout, seconds=SECONDS, **variables)
     assert answer.returncode == 0, answer.stderr
     found = fits(json.loads((checkout / "result.json").read_text()), "classroom50")
-    assert found["score"] == found["max-score"] > 0 and found["owner"] == "ada"
+    assert found["max-score"] > 0 and found["owner"] == "ada"
+    assert found["score"] == (found["max-score"] if service.passes else 0)
 
 
 def test_gitlab(service, ci, tmp_path):
     project = platform_kits.make("gitlab", tmp_path / "project", service.url, *service.options)
-    shutil.copy(SOLUTION, project / "assessment.py")
+    (project / "assessment.py").write_text(service.script)
     job = yaml.safe_load((project / ".gitlab-ci.yml").read_text())["grade"]
     audience = job["id_tokens"]["HVDGRADE_ID_TOKEN"]["aud"]
     asked = httpx.get(f"{ci}/gitlab/token", params={"audience": audience}).json()
@@ -161,6 +171,7 @@ def test_gitlab(service, ci, tmp_path):
         ["bash", "-e", "-c", "\n".join(job["script"])],
         cwd=project, env=os.environ | variables, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
+    assert answer.returncode == (0 if service.passes else 1), answer.stderr
     report = junitparser.JUnitXml.fromfile(str(project / "junit.xml"))
-    assert (report.failures, report.errors) == (0, 0) and report.tests > 5
+    assert report.errors == 0 and report.tests > 5
+    assert (report.failures == 0) == service.passes
