@@ -63,7 +63,11 @@ def _summary(claim, groups, value):
         )
     else:
         spread = "(datum.stdev || 0)"
-        ends = {"low": f"datum.mean - {spread}", "high": f"datum.mean + {spread}"}
+        # On a logarithmic axis the line ends at the smallest run where the deviation would reach zero.
+        columns.append({"op": "min", "field": value, "as": "least"})
+        low = f"datum.mean - {spread}"
+        low = f"max({low}, datum.least)" if _value_is_logarithmic(claim) else low
+        ends = {"low": low, "high": f"datum.mean + {spread}"}
         words = "'mean of ' + datum.n + ', standard deviation ' + format(datum.stdev || 0, '.2~r')"
     if "expected" in claim:
         words += f" + ', predicted ' + {_number('expected')}"
@@ -75,6 +79,10 @@ def _summary(claim, groups, value):
     }
     calculated = [{"calculate": formula, "as": field} for field, formula in texts.items()]
     return [{"aggregate": columns, "groupby": groups}, *calculated]
+
+
+def _value_is_logarithmic(claim):
+    return ("x" if "by" in claim else "y") in claim.get("log", "")
 
 
 def _number(field):
@@ -110,8 +118,8 @@ def _shared(claim, across):
 
 def _layers(claim, named):
     """Return the marks of a chart: spread, line, prediction, points and a horizontal rule."""
-    value, log = ("x", "x") if named else ("y", "y")
-    axis = _axis(claim["y_title"], log in claim.get("log", ""))
+    value = "x" if named else "y"
+    axis = _axis(claim["y_title"], _value_is_logarithmic(claim))
     colour = {} if "colour" in claim else {"color": {"value": COLOURS[0]}}
 
     def layer(mark, field, **more):
