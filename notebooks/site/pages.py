@@ -72,7 +72,8 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     shutil.copytree(HERE, source, ignore=NO_PAGES)
     for folder in ("labs", "assessment", "docker"):
         shutil.copytree(ROOT / folder, source / folder, ignore=IGNORED)
-    for name in ("CONTRIBUTING.md", "LICENSE"):
+    (source / "assessment/hvdgrade/failed_checks.md").unlink()  # a link to a page
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"):
         shutil.copy(ROOT / name, source)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     readme = _with_address((ROOT / "README.md").read_text("utf-8"), project["urls"])
