@@ -177,6 +177,7 @@ def test_cancel_ends_all_processes(lab, page, tmp_path):
     open_document(page, lab, "train.py", SLEEPS)
     # Not a hand-in by its file name, but the command palette still grades it.
     expect(button(page)).not_to_be_visible()
+    page.locator(".jp-SideBar [data-id=filebrowser]").click()  # instead of the panel of the course
     file = page.locator(".jp-DirListing-item", has_text="train.py")
     file.click(button="right")
     expect(page.locator(".lm-Menu-item", has_text="Assess this script")).to_be_visible()

@@ -64,11 +64,11 @@ def _links(text: str, script: Path) -> list[str]:
 
 
 def _script() -> Path | None:
-    """Return the learner's script in this notebook."""
+    """Return the script of this notebook, if it lies in the notebook's folder, in which a kernel runs."""
     from IPython import get_ipython
 
     for name in NAMES:
         script = get_ipython().user_ns.get(name)
-        if isinstance(script, Path) and script.is_relative_to(experiment.WORK) and script.is_file():
+        if isinstance(script, Path) and script.is_relative_to(Path.cwd()) and script.is_file():
             return script
     return None
