@@ -10,7 +10,15 @@ from sqlalchemy.orm import Session
 
 from hvdgrade import HvdgradeError, profiles
 from hvdgrade.course.arguments import ACTIONS
-from hvdgrade.service import assignments, class_folder, grades, poster, queue, regrade, roster
+from hvdgrade.service import (
+    assignments,
+    class_folder,
+    grades,
+    poster,
+    regrade,
+    roster,
+    wait_times,
+)
 from hvdgrade.service.models import Assignment, Course, Extension, Grading, Regrade, Submission
 from hvdgrade.service.server import now
 
@@ -93,7 +101,7 @@ def status(session: Session, args: argparse.Namespace) -> str:
         due = f"due {one.due:%Y-%m-%d %H:%M} UTC" if one.due else "no deadline"
         lines.append(f"{one.slug}: {due}; {states or 'nothing was handed in'}")
     for pool in sorted({one.pool for one in found}):
-        lines.append(f"pool {pool}: {queue.slots_online(session, pool, now())} slots online")
+        lines.append(f"pool {pool}: {wait_times.slots_online(session, pool, now())} slots online")
     return "\n".join(lines)
 
 

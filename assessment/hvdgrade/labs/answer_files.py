@@ -27,6 +27,7 @@ from hvdlab.course.answers_file import (
     OpenedHint,
     Prediction,
     QuizAnswer,
+    Result,
     SolvedExercise,
     WorkbookError,
 )
@@ -50,6 +51,7 @@ class Answers(TypedDict, total=False):
     questions: list[QuizAnswer]
     exercises: list[SolvedExercise]
     hints: list[OpenedHint]
+    results: list[Result]
     seed: int
 
 
@@ -169,6 +171,7 @@ def parse(data: bytes) -> tuple[Entry, ...]:
         *(_judged(one, seed) for one in answers.get("questions", ())),
         *answers.get("exercises", ()),
         *answers.get("hints", ()),
+        *answers.get("results", ()),
     )
     if not entries:
         raise Unusable("its answers.json is empty")

@@ -10,9 +10,16 @@ from statistics import median
 from hvdgrade.labs.answer_files import Learner
 from hvdgrade.output.text import is_finite, plain
 from hvdlab.course import lab_source, workbook
-from hvdlab.course.answers_file import Entry, OpenedHint, Prediction, QuizAnswer, SolvedExercise
+from hvdlab.course.answers_file import (
+    Entry,
+    OpenedHint,
+    Prediction,
+    QuizAnswer,
+    Result,
+    SolvedExercise,
+)
 from hvdlab.course.lab_source import LabSource
-from hvdlab.course.progress import LabProgress, progress
+from hvdlab.course.progress import LabProgress, compared, is_near, progress
 
 MANY_WRONG_ANSWERS = 3  # to one question, without a right one
 FEWEST = 3  # exercises of a lab that the fewest learners solved
@@ -182,32 +189,46 @@ def _shown(answer: str) -> str:
 
 
 def prediction_rows(learners: Sequence[Learner], labs: Sequence[LabSource]) -> list[dict]:
-    """Return a row per prediction that somebody made: the question, and the values. The last one counts."""
+    """Return a row per prediction that somebody made: the question, the values and the results.
+
+    The last prediction and the last result of a learner count.
+    """
     rows = []
     for lab in labs:
         asked = questions_of_predictions(lab)
+        pairs = [compared(one.entries, lab.number) for one in learners]
         for number in sorted(lab.predictions):
-            last = [made for one in learners if (made := _prediction(one, lab.number, number))]
-            if last:
+            made = [
+                last for one in learners if (last := _last(one, Prediction, lab.number, number))
+            ]
+            measured = [
+                last for one in learners if (last := _last(one, Result, lab.number, number))
+            ]
+            both = [pair[number] for pair in pairs if number in pair]
+            if made:
                 rows.append(
                     {
                         "name": f"lab {lab.number}, prediction {number}",
                         "text": asked.get(number, ""),
-                        "made": len(last),
-                        "reasoned": sum(bool(one.reason.strip()) for one in last),
-                        "values": values_in_words([one.value for one in last]),
+                        "made": len(made),
+                        "reasoned": sum(bool(one.reason.strip()) for one in made),
+                        "values": values_in_words([one.value for one in made]),
+                        "results": values_in_words([one.value for one in measured]),
+                        "near": f"{sum(is_near(*pair) for pair in both)} of {len(both)}"
+                        if both
+                        else "",
                     }
                 )
     return rows
 
 
-def _prediction(learner: Learner, lab: int, number: int) -> Prediction | None:
-    made = [
+def _last(learner: Learner, kind: type, lab: int, number: int) -> Prediction | Result | None:
+    found = [
         one
         for one in learner.entries
-        if isinstance(one, Prediction) and (one.lab, one.number) == (lab, number)
+        if isinstance(one, kind) and (one.lab, one.number) == (lab, number)
     ]
-    return made[-1] if made else None
+    return found[-1] if found else None
 
 
 def values_in_words(values: Sequence[float | str]) -> str:

@@ -18,6 +18,7 @@ from hvdgrade.output.text import plain
 from hvdgrade.report import pages as report
 from hvdgrade.report.class_rows import told_apart
 from hvdlab.course.lab_source import LabSource
+from hvdlab.course.progress import NEAR
 
 QUIET = datetime.timedelta(days=7)  # without an entry, while others had some
 
@@ -65,6 +66,7 @@ def page(class_: Sequence[LearnerProgress], labs: Sequence[LabSource], title: st
             rows=sorted(rows, key=lambda row: row["name"].casefold()),
             questions=numbers.question_rows(learners, labs),
             predictions=numbers.prediction_rows(learners, labs),
+            near=round(100 * NEAR),
         )
     )
 

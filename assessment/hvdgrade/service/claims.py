@@ -83,7 +83,8 @@ def _seen(session: Session, caller: Caller, asked: dict[str, Any]) -> Worker:
     if worker is None:
         worker = Worker(token_id=caller.token_id, name=name, pool=caller.pool, seen=server.now())
         session.add(worker)
-    worker.rules = rules if isinstance(rules, dict) else {}
+    named = rules.items() if isinstance(rules, dict) else ()
+    worker.rules = {name: sha256 for name, sha256 in named if isinstance(sha256, str)}
     worker.version, worker.hardware, worker.tier = map(text, ("version", "hardware", "tier"))
     worker.slots, worker.gpus = max(1, number("slots") or worker.slots or 1), number("gpus")
     worker.seen = server.now()
@@ -110,7 +111,8 @@ async def result(request: Request) -> Response:
 async def give_back(request: Request) -> Response:
     """POST /api/gradings/{id}/back: put a grading that the worker does not finish back into the queue."""
     asked = await _asked(request, CLAIM_BYTES)
-    return await _change(request, asked, queue.give_back, asked.get("worker_ends") is True)
+    why, ends = clean(str(asked.get("why") or "")), asked.get("worker_ends") is True
+    return await _change(request, asked, queue.give_back, why, ends)
 
 
 async def _change(

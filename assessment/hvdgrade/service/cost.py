@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from hvdgrade.service import queue
+from hvdgrade.service import wait_times
 from hvdgrade.service.models import LEARNER, Assignment, Grading, Member, Submission
 from hvdgrade.service.staff_forms import Form
 
@@ -43,7 +43,7 @@ def found(form: Form) -> dict[str, Any]:
     used = cost(len(runs), sum(s for s, _ in runs), sum(s * gpus for s, gpus in runs))
     of_course = (Member.course_id == assignment.course_id, Member.role == LEARNER)
     people = session.scalar(select(func.count()).select_from(Member).where(*of_course))
-    slots = queue.slots_online(session, assignment.pool, form.now)
+    slots = wait_times.slots_online(session, assignment.pool, form.now)
     mean = len(runs) / people if people else None
     attempts = form.number("attempts", 0, 1000) or assignment.attempts or mean
     about = {"used": used, "people": people, "slots": slots, "attempts": attempts, "forecast": None}

@@ -8,10 +8,9 @@ worker was told to end, because an update of all workers is no fault of a gradin
 import datetime
 import json
 import secrets
-import statistics
 from dataclasses import dataclass
 
-from sqlalchemy import and_, exists, func, or_, select, tuple_, update
+from sqlalchemy import and_, exists, false, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from hvdgrade.batch.worker import is_machine_fault
@@ -35,10 +34,7 @@ from hvdgrade.service.models import (
 
 LEASE_SECONDS = 60
 MOST_TRIES = 3
-ONLINE_SECONDS = 60  # after its last request a worker counts as online
-PROGRESS_CHARACTERS, LOG_CHARACTERS = 4096, 20_000
-LAST_GRADINGS = 50  # of which the median is taken for the estimate
-FIRST_GUESS_SECONDS = 120.0  # of a grading, in a pool without results
+PROGRESS_CHARACTERS, LOG_CHARACTERS, REASON_CHARACTERS = 4096, 20_000, 1000
 
 
 @dataclass(frozen=True)
@@ -152,18 +148,19 @@ def finish(
 
 
 def give_back(
-    session: Session, grading: int, token: str, worker_ends: bool, now: datetime.datetime
+    session: Session, grading: int, token: str, why: str, worker_ends: bool, now: datetime.datetime
 ) -> bool:
     """End a lease without a result; return False if it is lost already.
 
     Args:
+        why: the worker's reason, for staff.
         worker_ends: whether the only reason is that the worker was told to end. Then it counts as no try.
     """
     row = _held(session, grading, token)
     if not row or row.state != LEASED:
         return False
     row.tries -= worker_ends
-    _again(row, "its worker ended" if worker_ends else "its worker gave it back", now)
+    _again(row, f"its worker gave it back, because {_end(why, REASON_CHARACTERS)}", now)
     row.token_sha256 = ""
     _see(session, row, now)
     return True
@@ -196,67 +193,23 @@ def cancel(session: Session, grading: int, now: datetime.datetime) -> bool:
     return True
 
 
-def place(session: Session, grading: int) -> int:
-    """Return the place of a grading that waits in its pool: 1 is the next; 0 if it does not wait."""
-    own = session.get(Grading, grading)
-    if own is None or own.state != QUEUED:
-        return 0
-    before = tuple_(Grading.rank, Grading.id) <= tuple_(own.rank, own.id)
-    query = select(func.count()).where(Grading.state == QUEUED, Grading.pool == own.pool, before)
-    return session.scalar(query)
-
-
-def estimate(session: Session, grading: int, now: datetime.datetime) -> float | None:
-    """Return the seconds until the result of a grading; None if no worker of its pool is online.
-
-    It is the median of the last gradings of the pool x gradings ahead (with those that run) / slots online.
-    """
-    own = session.get(Grading, grading)
-    slots = own and slots_online(session, own.pool, now)
-    if not slots:
-        return None
-    median = median_seconds(session, own.pool)
-    if own.state == LEASED:
-        return max(0.0, median - (now - own.started).total_seconds())
-    run = select(func.count()).where(Grading.state == LEASED, Grading.pool == own.pool)
-    return median * max(1.0, (session.scalar(run) + place(session, grading)) / slots)
-
-
-def median_seconds(session: Session, pool: str) -> float:
-    """Return the median time of the last gradings of a pool, or a guess for a pool without results."""
-    ended = select(Grading.started, Grading.finished).where(
-        Grading.state == DONE, Grading.pool == pool, Grading.started.is_not(None)
-    )  # fmt: skip
-    rows = session.execute(ended.order_by(Grading.finished.desc()).limit(LAST_GRADINGS)).all()
-    seconds = [(finished - started).total_seconds() for started, finished in rows]
-    return statistics.median(seconds) if seconds else FIRST_GUESS_SECONDS
-
-
-def slots_online(session: Session, pool: str, now: datetime.datetime) -> int:
-    """Return how many gradings the workers of a pool that are online can do at the same time."""
-    live = and_(Worker.pool == pool, Worker.seen > online_since(now), Worker.refused == "")
-    return session.scalar(select(func.coalesce(func.sum(Worker.slots), 0)).where(live))
-
-
-def online_since(now: datetime.datetime) -> datetime.datetime:
-    """Return the moment since which a worker that is online was seen."""
-    return now - datetime.timedelta(seconds=ONLINE_SECONDS)
-
-
 def _fits(worker: Worker):
-    """Return the condition that a worker has the rules and the isolation that a grading needs."""
+    """Return the condition that a worker has the profile, rules and isolation that a grading needs."""
     same = [
-        and_(Assignment.profile == profile, Grading.rules_sha256 == sha256)
+        and_(Assignment.profile == profile, Grading.rules_sha256.in_(("", sha256)))
         for profile, sha256 in worker.rules.items()
     ]
     weaker = TIERS[TIERS.index(worker.tier) :] if worker.tier in TIERS else ()
-    return and_(
-        or_(Grading.rules_sha256 == "", *same), Assignment.require_sandbox.in_(("", *weaker))
-    )
+    return and_(or_(false(), *same), Assignment.require_sandbox.in_(("", *weaker)))
 
 
 def _why_not(worker: Worker, grading: Grading) -> str:
     assignment = grading.submission.assignment
+    if assignment.profile not in worker.rules:
+        return (
+            f"{assignment.slug} has the profile {assignment.profile}, which this worker cannot grade: it "
+            "sees no GPU, or its version has no such profile."
+        )
     if grading.rules_sha256 not in ("", worker.rules.get(assignment.profile)):
         return (
             f"{assignment.slug} was opened with other rules of the profile {assignment.profile} than this "

@@ -23,9 +23,9 @@ from hvdgrade.service import (
     intake,
     pages,
     poster,
-    queue,
     rendering,
     server,
+    wait_times,
 )
 from hvdgrade.service.access import Caller
 from hvdgrade.service.downloads import DOWNLOADS, FILLED
@@ -128,7 +128,7 @@ def workers(session: Session, assignment: Assignment, now: datetime.datetime) ->
     known = select(Worker).where(Worker.pool == assignment.pool, Worker.seen > now - FORGOTTEN)
     rows = []
     for each in session.scalars(known.order_by(Worker.name)):
-        online = each.seen > queue.online_since(now)
+        online = each.seen > wait_times.online_since(now)
         rows.append({"worker": each, "online": online, "why": each.refused if online else AWAY})
     return {"rows": rows}
 

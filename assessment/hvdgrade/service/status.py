@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from hvdgrade.report.wording import outcome, why
 from hvdgrade.result_document import ResultDocument
-from hvdgrade.service import queue
+from hvdgrade.service import wait_times
 from hvdgrade.service.models import (
     CANCELLED,
     DONE,
@@ -74,7 +74,7 @@ def counted(session: Session, submission: Submission) -> Grading | None:
 
 def workers_online(session: Session, now: datetime.datetime, pool: str | None = None) -> int:
     """Return the number of workers, of a pool or of all, that are online and get work."""
-    since = now - datetime.timedelta(seconds=queue.ONLINE_SECONDS)
+    since = now - datetime.timedelta(seconds=wait_times.ONLINE_SECONDS)
     online = select(func.count(Worker.id)).where(Worker.seen > since, Worker.refused == "")
     return session.scalar(online.where(Worker.pool == pool) if pool else online) or 0
 
@@ -86,7 +86,7 @@ def described(
     assignment, grading = submission.assignment, current(session, submission)
     state = "replaced" if submission.replaced_by else grading.state if grading else QUEUED
     waits = state == QUEUED and grading is not None
-    estimate = queue.estimate(session, grading.id, now) if waits else None
+    estimate = wait_times.estimate(session, grading.id, now) if waits else None
     hidden = is_hidden(assignment, staff)
     result = grading if grading and state == DONE and not hidden else None
     code, sentence = ending(state, grading, assignment, hidden)
@@ -95,7 +95,7 @@ def described(
         "assignment": assignment.slug,
         "number": submission.number,
         "state": state,
-        "place": queue.place(session, grading.id) if waits else None,
+        "place": wait_times.place(session, grading.id) if waits else None,
         "estimate_s": estimate and math.ceil(estimate),
         "workers": workers_online(session, now, assignment.pool),
         "progress": grading.progress if grading and state == LEASED else "",

@@ -81,13 +81,14 @@ class Server:
         """Send a result. Raises LeaseLost, Refused, Away or TokenRefused."""
         self.about(lease, "result", document=document, log=log)
 
-    def give_back(self, lease: Lease, worker_ends: bool) -> None:
+    def give_back(self, lease: Lease, why: str, worker_ends: bool) -> None:
         """Let another worker have a grading. Raises LeaseLost, Refused, Away or TokenRefused.
 
         Args:
+            why: for staff, and continues "its worker gave it back, because".
             worker_ends: whether the only reason is that this worker ends. Then it costs the grading no try.
         """
-        self.about(lease, "back", worker_ends=worker_ends)
+        self.about(lease, "back", why=why, worker_ends=worker_ends)
 
     def about(self, lease: Lease, what: str, **more: Any) -> None:
         self.post(f"/api/gradings/{lease.grading}/{what}", {"token": lease.token, **more})

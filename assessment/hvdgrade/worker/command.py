@@ -195,8 +195,9 @@ def unfit(args: argparse.Namespace) -> Any:
     return why
 
 
-def facts_of(args: argparse.Namespace, **more: Any) -> dict[str, Any]:
-    rules = {name: profiles.load(name).rules_sha256 for name in profiles.names()}
+def facts_of(args: argparse.Namespace, has_gpus: bool, **more: Any) -> dict[str, Any]:
+    known = (profiles.load(name) for name in profiles.names())
+    rules = {one.name: one.rules_sha256 for one in known if has_gpus or one.devices != "gpu"}
     facts = {"rules": rules, "version": __version__, "pool": args.pool, "name": args.name}
     return facts | more
 
@@ -225,7 +226,8 @@ def facts_about_this_machine(args: argparse.Namespace, spool: Path) -> dict[str,
     found = (
         "synthetic data (`hvdlab data cifar10` installs CIFAR-10)" if data.synthetic else "CIFAR-10"
     )
-    return facts_of(args, hardware=hardware(), tier=tier, gpus=len(visible_gpus()), data=found)
+    gpus = len(visible_gpus())
+    return facts_of(args, gpus > 0, hardware=hardware(), tier=tier, gpus=gpus, data=found)
 
 
 def facts_about_the_cluster(args: argparse.Namespace) -> dict[str, Any]:
@@ -238,6 +240,5 @@ def facts_about_the_cluster(args: argparse.Namespace) -> dict[str, Any]:
         raise Refused("--slurm needs --workers K, the largest number of jobs at the same time.")
     slurm.must_work(args.slurm_option)
     where = " ".join(["Slurm", *args.slurm_option])
-    return facts_of(
-        args, hardware=where, tier=args.require_sandbox, gpus=0, data="data of the nodes"
-    )
+    about = {"hardware": where, "tier": args.require_sandbox, "data": "data of the nodes"}
+    return facts_of(args, True, gpus=0, **about)  # which devices the nodes have is not known here

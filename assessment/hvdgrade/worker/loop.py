@@ -235,7 +235,7 @@ class Worker:
     def give_back(self, lease: Lease, why: str, worker_ends: bool = False) -> None:
         """Let another worker grade it. If the server does not hear it, the lease runs out."""
         with contextlib.suppress(Away, Refused, TokenRefused):
-            self.server.give_back(lease, worker_ends)
+            self.server.give_back(lease, why, worker_ends)
         self.spool.forget(lease)
         self.tell(f"grading {lease.grading}: given back, because {why}")
 

@@ -20,6 +20,7 @@ from hvdlab.course.answers_file import (
     OpenedHint,
     Prediction,
     QuizAnswer,
+    Result,
     SolvedExercise,
 )
 
@@ -47,6 +48,8 @@ def learner(number: int, path) -> None:
         file.add(QuizAnswer(LAB, 1, WRONG[0], False, at(day)))
     file.add(QuizAnswer(LAB, 1, QUESTION.answer, True, at(day)))
     file.add(Prediction(LAB, 1, float(number), HOSTILE if number % 2 else "", at(day)))
+    if number < 20:
+        file.add(Result(LAB, 1, 8.0, at(day)))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,9 @@ def test_the_page_counts_what_the_class_did(home, tmp_path, capsys):
     assert "27 of 30 right at once" in text  # all but 0, 10 and 20
     choice = " ".join(QUESTION.choices[QUESTION.letters.index(WRONG[0])].split())
     assert f"{WRONG[0]} : {choice} 3" in text or f"{WRONG[0]}: {choice} 3" in text
-    assert "smallest 0, median 14.5, largest 29" in text
+    # 20 of 30 have a result, which is 8: 6 to 10 are within a quarter of it.
+    predicted = "smallest 0, median 14.5, largest 29 smallest 8, median 8, largest 8 5 of 20"
+    assert predicted in text
 
 
 def words(text: str) -> str:
@@ -131,6 +136,7 @@ def test_hostile_names_texts_and_times_are_only_data(tmp_path):
         ],
         "exercises": [{"lab": LAB, "exercise": HOSTILE, "time": ""}],
         "hints": [{"lab": LAB, "exercise": HOSTILE, "number": 1, "time": ""}],
+        "results": [{"lab": LAB, "number": 1, "value": HOSTILE, "time": HOSTILE}],
     }
     folder.mkdir()
     (folder / "answers.json").write_text(json.dumps(document))

@@ -46,7 +46,14 @@ ROWS = {
     "course": {"id": 1, "slug": "dl"},
     "person": {"id": 1, "name": "Ada"},
     "token": {"id": 1, "kind": "worker", "pool": "default"},
-    "assignment": {"id": 1, "course_id": 1, "slug": "cifar", "ranks": 2, "counts": "best"},
+    "assignment": {
+        "id": 1,
+        "course_id": 1,
+        "slug": "cifar",
+        "profile": "cpu",
+        "ranks": 2,
+        "counts": "best",
+    },
     "member": {"course_id": 1, "person_id": 1, "role": "learner"},
     "worker": {"id": 1, "token_id": 1, "name": "w", "pool": "default", "tier": "user"},
     "submission": {"id": "s1", "assignment_id": 1, "person_id": 1, "number": 1, "script": b"pass"},
@@ -75,7 +82,9 @@ def test_an_upgrade_keeps_the_queue_of_an_older_revision(empty_url, revision):
     database.upgrade(engine)
     database.must_be_current(engine)
     with database.transaction(engine) as session:
-        lease = queue.claim(session, session.get(Worker, 1), NOW)
+        worker = session.get(Worker, 1)
+        worker.rules = {"cpu": "a" * 64}
+        lease = queue.claim(session, worker, NOW)
         assert (lease.submission, lease.script) == ("s1", b"pass")
         assert session.get(Grade, (1, 1)).grading_id == 1
         assert session.get(LineItem, 1).url == "u"

@@ -243,7 +243,7 @@ def test_a_regrade_that_ends_in_a_fault_leaves_the_result(course, session, clock
     made = regraded_open(course, [id], clock)
     for _ in range(queue.MOST_TRIES):
         lease = queue.claim(session, course.worker, clock.now)
-        queue.give_back(session, lease.grading, lease.token, False, clock.now)
+        queue.give_back(session, lease.grading, lease.token, "it must", False, clock.now)
     (row,) = regrade.table(session, made)
     assert (row.before.score, row.after.score, dict(row.states)) == (70.0, 70.0, {"fault": 1})
     regrade.apply(session, made, "staff", clock.now)

@@ -98,7 +98,12 @@ def grade(hub, score):
         )
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(headers=headers, timeout=120) as client:
-        asked = {"slots_free": 1, "rules": {}, "tier": "namespaces", "name": "simulated"}
+        asked = {
+            "slots_free": 1,
+            "rules": {"cpu": "a" * 64},
+            "tier": "namespaces",
+            "name": "simulated",
+        }
         claimed = client.post(f"{hub.service}/api/claim", json=asked)
         assert claimed.status_code == 200, claimed.text
         lease = claimed.json()

@@ -7,7 +7,7 @@ import pytest
 from service_class import NOW, RULES, ServiceClass, document
 
 from hvdgrade.result_document import NotAResult
-from hvdgrade.service import database, grades, queue
+from hvdgrade.service import database, grades, queue, wait_times
 from hvdgrade.service.models import Grading, Worker
 
 
@@ -40,7 +40,9 @@ def test_a_result_is_stored_once_and_repeating_it_is_no_error(course, clock):
     assert row.document == document(lease.script, 90.0)
     assert (row.finished - row.started).total_seconds() == 30
     assert not queue.beat(course.session, lease.grading, lease.token, "", clock.now)
-    assert not queue.give_back(course.session, lease.grading, lease.token, False, clock.now)
+    assert not queue.give_back(
+        course.session, lease.grading, lease.token, "it must", False, clock.now
+    )
 
 
 def test_a_wrong_token_changes_nothing(course, clock):
@@ -49,7 +51,9 @@ def test_a_wrong_token_changes_nothing(course, clock):
     for token in ("", "wrong", lease.token[:-1], "\ud800"):
         assert not queue.beat(course.session, lease.grading, token, "x", clock.now)
         assert not queue.finish(course.session, lease.grading, token, document(b""), "", clock.now)
-        assert not queue.give_back(course.session, lease.grading, token, False, clock.now)
+        assert not queue.give_back(
+            course.session, lease.grading, token, "it must", False, clock.now
+        )
     assert not queue.beat(course.session, lease.grading + 1, lease.token, "x", clock.now)
     assert course.gradings()[0].state == "leased"
 
@@ -92,7 +96,9 @@ def test_the_third_try_without_a_result_is_a_fault(course, clock, fault):
         if fault == "expire":
             assert queue.expire(course.session, clock.now) == 1
         elif fault == "give_back":
-            assert queue.give_back(course.session, lease.grading, lease.token, False, clock.now)
+            assert queue.give_back(
+                course.session, lease.grading, lease.token, "it must", False, clock.now
+            )
         else:
             about = {
                 "infrastructure": {"status": "infrastructure_error"},
@@ -115,10 +121,18 @@ def test_workers_that_were_told_to_end_use_up_no_try(course, clock):
     course.submit(0)
     for ends in (True, False, True, True, False, True):
         lease = claim(course, clock)
-        assert queue.give_back(course.session, lease.grading, lease.token, ends, clock.wait(1))
-        assert not queue.give_back(course.session, lease.grading, lease.token, ends, clock.now)
+        assert queue.give_back(
+            course.session, lease.grading, lease.token, "it must", ends, clock.wait(1)
+        )
+        assert not queue.give_back(
+            course.session, lease.grading, lease.token, "it must", ends, clock.now
+        )
     row = course.gradings()[0]
-    assert (row.state, row.tries, row.error) == ("queued", 2, "its worker ended")
+    assert (row.state, row.tries, row.error) == (
+        "queued",
+        2,
+        "its worker gave it back, because it must",
+    )
     assert course.finish(claim(course, clock))
 
 
@@ -158,11 +172,13 @@ def test_a_worker_that_fits_nothing_is_told_why(course, clock):
     old = course.new_worker("old", rules={"cpu": "b" * 64}, version="0.0.9")
     weak = course.new_worker("weak", tier="user")
     away = course.new_worker("away", pool="gpu")
-    assert [claim(course, clock, worker) for worker in (old, weak, away)] == [None] * 3
+    other = course.new_worker("other", rules={"gpu": "b" * 64})
+    assert [claim(course, clock, worker) for worker in (old, weak, away, other)] == [None] * 4
+    assert "has the profile cpu, which this worker cannot grade" in other.refused
     assert "opened with other rules of the profile cpu" in old.refused and "0.0.9" in old.refused
     assert "needs the isolation level landlock, and this worker has user" in weak.refused
     assert away.refused == ""
-    assert queue.slots_online(course.session, "default", clock.now) == 1
+    assert wait_times.slots_online(course.session, "default", clock.now) == 1
     assert claim(course, clock, course.new_worker("good", tier="landlock"))
     assert claim(course, clock, weak) is None and weak.refused == ""  # nothing waits
 
@@ -178,20 +194,20 @@ def test_places_follow_rank_and_then_the_order_of_arrival(course, clock):
     course.grade(0, 50.0)
     receipts = [course.submit(number) for number in (0, 1, 2)]
     rows = {row.submission_id: row.id for row in course.gradings()}
-    places = [queue.place(course.session, rows[r.submission.id]) for r in receipts]
+    places = [wait_times.place(course.session, rows[r.submission.id]) for r in receipts]
     assert places == [3, 1, 2]
     order = [claim(course, clock).submission for _ in receipts]
     assert order == [receipts[i].submission.id for i in (1, 2, 0)]
-    assert queue.place(course.session, rows[order[0]]) == 0
+    assert wait_times.place(course.session, rows[order[0]]) == 0
 
 
 def test_the_estimate_follows_durations_slots_and_who_is_online(course, clock):
     course.worker.seen = clock.now - datetime.timedelta(minutes=2)
     course.submit(0)
     waiting = course.gradings()[0].id
-    assert queue.estimate(course.session, waiting, clock.now) is None
+    assert wait_times.estimate(course.session, waiting, clock.now) is None
     course.worker.seen = clock.now
-    assert queue.estimate(course.session, waiting, clock.now) == queue.FIRST_GUESS_SECONDS
+    assert wait_times.estimate(course.session, waiting, clock.now) == wait_times.FIRST_GUESS_SECONDS
     for seconds in (10, 20, 90):
         lease = claim(course, clock)
         assert course.finish(lease, 50.0, clock.wait(seconds))
@@ -200,10 +216,12 @@ def test_the_estimate_follows_durations_slots_and_who_is_online(course, clock):
     course.submit(2)
     lease = claim(course, clock)  # person 1; person 2 and then person 0 wait
     rows = {row.submission.person_id: row.id for row in course.gradings()}
-    estimates = [queue.estimate(course.session, rows[p.id], clock.wait(5)) for p in course.people]
+    estimates = [
+        wait_times.estimate(course.session, rows[p.id], clock.wait(5)) for p in course.people
+    ]
     assert estimates == [60.0, 10.0, 40.0]  # median 20 x (1 running + place), and 20 - 10 left
     course.new_worker("second", slots=3, seen=clock.now)
-    assert queue.estimate(course.session, rows[course.people[0].id], clock.now) == 20.0
+    assert wait_times.estimate(course.session, rows[course.people[0].id], clock.now) == 20.0
     assert lease
 
 

@@ -164,7 +164,9 @@ class Queue(RuleBasedStateMachine):
         if lease := self.lease(which):
             entry = self.entries[lease.grading]
             held = entry.state == "leased" and entry.token == lease.token
-            back = queue.give_back(self.session, lease.grading, lease.token, ends, self.now)
+            back = queue.give_back(
+                self.session, lease.grading, lease.token, "it must", ends, self.now
+            )
             assert back == held
             if held:
                 entry.token, entry.tries = "", entry.tries - ends

@@ -15,6 +15,7 @@ from school import MOST_WORKERS, QUICK
 
 from hvdgrade import profiles
 from hvdlab.data import load_cifar10
+from hvdlab.system.hardware import visible_gpus
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -36,6 +37,7 @@ def test_gradings_are_claimed_graded_and_sent(worker, pool):
         == profiles.load("dli").rules_sha256
         == graded["grader"]["rules_sha256"]
     )
+    assert ("gpu" in claim["rules"]) == bool(visible_gpus())
     assert claim["tier"] == graded["grader"]["sandbox_tier"]
     assert (claim["pool"], claim["name"], claim["slots_free"]) == (
         "fast",

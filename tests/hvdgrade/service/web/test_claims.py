@@ -75,7 +75,10 @@ def test_only_a_worker_of_the_pool_claims(site):
     assert "pool default" in site.browser("tom").get("/i/cifar/workers").text
     for body in (b"", b"[]", b"{", b"[" * 100_000):
         assert site.client("worker").post("/api/claim", content=body).status_code in (400, 413)
-    assert site.claim(rules=[1], slots=-3, gpus="many", name=None, version={}).status_code == 200
+    for rules in ([1], {}, {"cpu": [1]}):
+        refused = site.claim(rules=rules, slots=-3, gpus="many", name=None, version={})
+        assert (refused.status_code, "cannot grade" in refused.json()["refused"]) == (409, True)
+    assert site.claim(slots=-3, gpus="many", name=None, version={}).status_code == 200
 
 
 def test_a_result_is_taken_once_and_repeating_it_is_no_error(site):
