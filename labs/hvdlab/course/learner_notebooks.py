@@ -81,7 +81,13 @@ def copy_solution(course: Path, work: Path, lab: int) -> list[str]:
     """
     paths = sorted((course / "solutions").glob(f"{lab:02d}_*.ipynb"))
     if not paths:
-        raise ValueError(f"lab {lab} has no notebook with solutions: name a lab from 0 to 18")
+        there = sorted({path.name[:2] for path in (course / "solutions").glob("[0-9]*.ipynb")})
+        what = (
+            f"name a lab from {int(there[0])} to {int(there[-1])}"
+            if there
+            else "this copy of the course has none at all"
+        )
+        raise ValueError(f"lab {lab} has no notebook with solutions: {what}")
     folder, language, said = work / "solutions", _language_info(), []
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
