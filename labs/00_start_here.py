@@ -104,8 +104,8 @@ entry_test.show()
 # * **Check.** The line after the exercise calls your function on cases that can be computed by hand. It prints
 #   `Right: ...`, or `Not yet: ...` with the mistake that it recognised. You can run it as often as you like.
 # * **Prediction.** Before an experiment, replace the two values `None` by your prediction and by one sentence
-#   with its reason. The next figure shows your prediction next to the result. You learn most from a prediction
-#   that was wrong, if you know which reason led to it.
+#   with its reason. A later cell says both in one line, your prediction and the result, and `hvdlab progress` counts
+#   how many were near. You learn most from a prediction that was wrong, if you know which reason led to it.
 # * **Figures.** A line is a reference result of the course, and the points are yours. Small differences come
 #   from the random seeds and from your machine. Times depend on the machine, and accuracies do not.
 # * **Hidden cells.** Cells that only draw a figure are hidden. Click on the three dots to see them.

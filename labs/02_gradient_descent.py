@@ -34,7 +34,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
+from hvdlab.course.experiment import by_run_length, complete, grid, reference, seeds, sweep
 from hvdlab.course.figures import compare, describe, interactive, overlay, predicted
 from hvdlab.course.source import show_source
 from hvdlab.course.tanh_network import TanhNetwork
@@ -539,6 +539,7 @@ def largest_step_size(x):
 exercises.check_largest_step_size(largest_step_size)
 bound = largest_step_size(x)
 print(f"For our data the limit is {bound:.4f}.")
+workbook.result(1, bound)
 
 # %% [markdown]
 # Compare the limit with your prediction. The curvature along $w$ is $2 \cdot 34.6 = 69$, so with $w$ as the
@@ -737,8 +738,8 @@ exercises.check_steps_needed(steps_needed)
 # rate, a smaller one, or the same? Answer "larger", "smaller" or "same", and give the reason.
 
 # %%
-# Prediction 2: the limit of the learning rate with centred inputs. Replace both values of None.
-centring = workbook.predict(2, None, reason=None)
+# Prediction 2: is the limit of the learning rate "larger", "smaller" or the "same"? Replace both values of None.
+workbook.predict(2, None, form=["larger", "smaller", "same"], reason=None)
 
 # %% [markdown]
 # The next cell computes the eigenvalues for three kinds of inputs, asks your `steps_needed` how many steps
@@ -759,6 +760,7 @@ def shape_of_the_bowl(x):
 centred = x - x.mean()
 inputs = {"as they are": x, "centred": centred, "normalised": centred / centred.std()}
 columns = ["lambda min", "lambda max", "condition number", "limit", "your steps", "counted steps"]
+workbook.result(2, "larger" if largest_step_size(centred) > bound else "smaller")
 pd.DataFrame({k: shape_of_the_bowl(v) for k, v in inputs.items()}, index=columns).T.round(2)
 
 # %% tags=["folded"]
@@ -932,7 +934,7 @@ print(f"our line: {line_limit:.4f} from gradients, {bound:.4f} from the Hessian"
 
 # %%
 # Prediction 3: the training with three times the limit. Replace both values of None.
-three_times = workbook.predict(3, None, form=["diverges", "higher loss", "lower loss"], reason=None)
+workbook.predict(3, None, form=["diverges", "higher loss", "lower loss"], reason=None)
 
 # %% tags=["folded"]
 clothes = load_fashion_mnist()
@@ -990,13 +992,16 @@ right.set(ylim=(0.4, 8), ylabel=r"largest eigenvalue, in units of $2/\eta$")
 right.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
 right.minorticks_off()
 right.get_legend().remove()
-print(f"your prediction for three times the limit: {three_times}")
 describe(
     figure,
     "Left: the loss of the network falls with 0.5, 1.5 and 3 times the limit, and grows without end with "
     "6 times. Right: the largest eigenvalue in units of 2 divided by the learning rate. With 0.5 times the "
     "limit it rises to 1, with 1.5 and 3 times it falls to about 1, and then it stays there.",
 )
+tried = complete(edge, shipped_edge, "ratio", 0.5, 3.0)
+ends = tried[tried["step"] == tried["step"].max()].groupby("ratio")["loss"].median()
+lower = "lower loss" if ends.get(3.0, np.inf) < ends[0.5] else "higher loss"
+workbook.result(3, lower if 3.0 in ends else "diverges")  # then it ends before the last step
 
 # %% tags=["folded"]
 by_end = [t[t["step"].isin([0, EDGE_STEPS])] for t in (edge, shipped_edge)]

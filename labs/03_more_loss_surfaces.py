@@ -16,8 +16,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hvdlab.course.experiment import by_run_length, grid, reference, seeds, sweep
-from hvdlab.course.figures import compare, describe, overlay
+from hvdlab.course.experiment import by_run_length, complete, grid, reference, seeds, sweep
+from hvdlab.course.figures import clear_best, compare, describe, overlay
 from hvdlab.course.loss_landscape import filter_normalize, random_direction, slice_1d, slice_2d
 from hvdlab.course.source import show_source
 from hvdlab.course.workbook import Workbook
@@ -407,6 +407,9 @@ describe(
     "Without skip connections the training loss and the fraction of the slices that curves downwards grow "
     "with the number of layers; with them both stay low, and the slice is a bowl.",
 )
+deepest = complete(*(t[t["layers"] == 2 * BLOCKS[-1] + 2] for t in once), "skips", True, False)
+lowest = clear_best(deepest.groupby("skips")["training_loss"], lowest=True)
+workbook.result(5, {True: "with", False: "without"}.get(lowest, lowest))
 
 # %%
 compare(*once, by=["layers", "skips"], value="bends_down")

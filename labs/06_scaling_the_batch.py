@@ -558,6 +558,8 @@ describe(
     "Steps to the goal against the batch size on logarithmic axes, measured and fitted. The curve bends at "
     "a critical batch of about 190 images, close to the measured gradient noise scale.",
 )
+complete = best.dropna(subset="steps")["batch_size"].nunique() == len(BATCHES)
+workbook.result(1, (fits if complete else shipped_fits)["b_crit"].mean())
 
 # %% tags=["folded"]
 yours, course = (table.melt("seed", var_name="what") for table in (fits, shipped_fits))
@@ -671,15 +673,17 @@ choice_exercises.check_choose_batch(choose_batch)
 # %%
 # Prediction 2: which batch from 16 to 2048 do you choose, and how do you defend it against your
 # colleague? Replace both values of None.
-decision = workbook.predict(2, None, reason=None)
+workbook.predict(2, None, reason=None)
 
 # %%
 batches = points.index.values
 step_seconds = 0.40 + 0.05 * np.log2(batches / 16)
+choices = {}
 for deadline in (900, 240, 180, 120):
     choice = choose_batch(batches, points.values, step_seconds, 16, 3.00, deadline)
     print(f"deadline {deadline} s:", choice and "batch {:.0f}, {:.0f} s, {:.2f}".format(*choice))
-print(f"your choice for 240 s: {decision}")
+    choices[deadline] = choice
+workbook.result(2, choices[240][0])
 
 # %% [markdown]
 # With 15 minutes a single rank is the cheapest (batch 16, 0.72). With four minutes the answer is batch 128 on
@@ -780,10 +784,11 @@ def epochs_at(batch, table):
     return e0 * (1 + batch / b_crit)
 
 
-print(f"your line: {epochs_at(65_536, small[small['batch'] != left_out]):.1f}; by ruler: {ruler}")
+print(f"your line: {epochs_at(65_536, small[small['batch'] != left_out]):.1f} epochs")
 for batch in (0, *small["batch"]):
     epochs = epochs_at(65_536, small[small["batch"] != batch])
     print(f"left out {batch or 'no point'}: {epochs:.1f} epochs")
+workbook.result(3, epochs_at(65_536, small))
 
 # %% tags=["folded"]
 sizes = np.array([0, 70_000])
@@ -810,7 +815,7 @@ describe(
 
 # %%
 # Prediction 5: what is the critical batch size of the language model Llama 3.1 8B, in sequences?
-prediction = workbook.predict(5, None, reason=None)
+workbook.predict(5, None, reason=None)
 
 # %% tags=["folded"]
 rows = []
@@ -820,8 +825,9 @@ for network, table in points.groupby("network", sort=False):
     off = e0 * (1 + batch / critical) / read - 1
     row = {"network": network, "batches": f"{batch[0]:,} to {batch[-1]:,} {table['unit'].iloc[0]}"}
     rows.append(row | {"B_crit": critical, "largest error %": 100 * off[abs(off).argmax()]})
-print(f"your prediction: {prediction}")
-pd.DataFrame(rows).set_index("network").round(1)
+laws = pd.DataFrame(rows).set_index("network")
+workbook.result(5, laws.loc["Llama 3.1 8B", "B_crit"])
+laws.round(1)
 
 # %% [markdown]
 # The critical batch depends on the task and not on the machine: 84 sequences for this language model, 47,100
@@ -857,7 +863,7 @@ pd.DataFrame(rows).set_index("network").round(1)
 # %%
 # Prediction 6: Merrill et al. trained a model on 658 billion tokens. They doubled its batch after 168 billion
 # and again after 503 billion tokens. What percentage of the steps did this ramp save?
-saved = workbook.predict(6, None, reason=None)
+workbook.predict(6, None, reason=None)
 
 # %% [markdown]
 # ## Exercise 7: Steps of a batch ramp
@@ -900,13 +906,15 @@ ramp_exercises.check_ramp_steps(ramp_steps)
 SEQUENCE = 4096  # tokens
 olmo = [(0, 1024 * SEQUENCE), (168e9, 2048 * SEQUENCE), (503e9, 4096 * SEQUENCE)]
 llama = [(0, 4e6), (252e6, 8e6), (2.87e12, 16e6)]
+saved = {}
 for name, stages, tokens in (("OLMo 1B", olmo, 658e9), ("Llama 3 405B", llama, 15.6e12)):
     small, ramp, large = (
         ramp_steps(each, tokens) for each in (stages[:1], stages, [(0, stages[-1][1])])
     )
-    print(f"{name}: {ramp:,.0f} steps. Saved by the ramp: {1 - ramp / small:.0%}, ", end="")
+    saved[name] = 100 * (1 - ramp / small)
+    print(f"{name}: {ramp:,.0f} steps. Saved by the ramp: {saved[name]:.0f}%, ", end="")
     print(f"by the largest batch alone: {1 - large / small:.0%}")
-print(f"your prediction: {saved}")
+workbook.result(6, saved["OLMo 1B"])
 
 # %% [markdown]
 # **Compare your prediction.** The paper reports 43 %, too. The batch ends four times larger, but most tokens were

@@ -31,7 +31,15 @@ import pandas as pd
 
 from hvdlab import schedules
 from hvdlab.course import frameworks
-from hvdlab.course.experiment import REFERENCE, by_run_length, grid, reference, seeds, sweep
+from hvdlab.course.experiment import (
+    REFERENCE,
+    by_run_length,
+    complete,
+    grid,
+    reference,
+    seeds,
+    sweep,
+)
 from hvdlab.course.figures import compare, describe, overlay
 from hvdlab.course.large_batch_tables import dots, tuned
 from hvdlab.course.workbook import Workbook
@@ -198,7 +206,7 @@ exercises.check_learning_rate(learning_rate)
 # %%
 # Prediction 1: which of the three reach the accuracy of the small batch, to within one percentage point, and why?
 # Write their names in one text. Replace both values of None.
-prediction = workbook.predict(1, None, form=str, reason=None)
+workbook.predict(1, None, form=str, reason=None)
 
 # %%
 ROWS = {"small batch": 16, "unscaled": 256, "linear": 256, "linear with warmup": 256}
@@ -233,13 +241,16 @@ ticks = sorted(shipped_recipe["batch_size"].unique())[1:]
 axes.set_xticks(ticks, ticks)
 axes.set(xlabel="batch size", ylabel="accuracy on test images", ylim=(0.7, 0.9))
 axes.legend(fontsize=9)
-print(f"your prediction: {prediction}")
 describe(
     figure,
     "Test accuracy against batch size for seven rows and a dashed line for the small batch. At batch 256 linear "
     "scaling with warmup meets the line, the unscaled rate is almost three points below it, and linear scaling without "
     "warmup is below the frame. At batch 1024 every row is below the line, and tuned LAMB is the highest.",
 )
+full = complete(recipe, shipped_recipe, "row", *ROWS).query("batch_size <= 256")
+means = full.groupby("row")["test_accuracy"].mean()
+reach = [row for row in list(ROWS)[1:] if means[row] >= means["small batch"] - 0.01]
+workbook.result(1, ", ".join(reach) or "none")
 
 # %% tags=["folded"]
 compare(recipe, shipped_recipe, by=["batch_size", "row"], value="test_accuracy")
@@ -328,6 +339,9 @@ describe(
     "Test accuracy of single runs over eight epochs. Without warmup all three runs end at 0.1; with "
     "constant warmup all drop in epoch 3 and one recovers; with gradual warmup all three reach 0.84.",
 )
+constant = complete(warmups, shipped_warmups, "warmup", "constant")
+accuracies = constant.groupby("epoch")["test_accuracy"].mean()
+workbook.result(2, accuracies.diff().idxmin())
 
 # %% [markdown]
 # **Compare your prediction.** The constant warmup ends after epoch 2, so the accuracy drops in epoch 3. The
@@ -583,7 +597,7 @@ modern_exercises.check_wsd_rates(wsd_rates)
 # %%
 # Prediction 3: by how many percentage points does the accuracy of WSD rise in its decay, from epoch 8 to
 # epoch 10? Replace both values of None.
-prediction = workbook.predict(3, None, reason=None)
+workbook.predict(3, None, reason=None)
 
 # %%
 PLANS, PEAK = ["cosine", "WSD"], 0.1
@@ -633,13 +647,14 @@ for axes, length in zip(panels, (5, 10), strict=True):
     overlay(axes, mine, theirs, x="epoch", y="test_accuracy", by="schedule", labels=names)
     axes.axvspan(0.8 * length, length, color="0.93")
     axes.set(title=f"{length} epochs", xlabel="epoch", ylabel="accuracy on test images")
-print(f"your prediction: {prediction} percentage points")
 describe(
     figure,
     "Test accuracy against epochs for runs of 5 and 10 epochs with cosine decay and with WSD. "
     "In the decay of WSD, the grey part, the accuracy rises. It ends below cosine, by 1.9 points after 5 epochs and "
     "by 0.5 after 10.",
 )
+wsd = complete(mine, theirs, "schedule", "WSD").groupby("epoch")["test_accuracy"].mean()
+workbook.result(3, 100 * (wsd[10] - wsd[8]))
 
 # %% [markdown]
 # **Compare your prediction.** In the reference (n = 3) the accuracy of WSD rises by 2.3 percentage points
@@ -775,9 +790,7 @@ modern_exercises.check_orthogonalize(orthogonalize)
 # %%
 # Prediction 4: which has the highest accuracy, "SGD", "Adam", "AdamW", "LARS", "LAMB" or "Muon", and
 # why? Replace both values of None.
-prediction = workbook.predict(
-    4, None, form=["SGD", "Adam", "AdamW", "LARS", "LAMB", "Muon"], reason=None
-)
+workbook.predict(4, None, form=["SGD", "Adam", "AdamW", "LARS", "LAMB", "Muon"], reason=None)
 
 # %% tags=["folded"]
 LARGEST = 2000
@@ -829,12 +842,13 @@ left.set_title("learning rates, seed 0, reference")
 left.legend()
 dots(right, tuned(tried, RATES), tuned(shipped_optimizers, RATES), list(RATES))
 right.set_title("the best of each, other seeds")
-print(f"your prediction: {prediction}")
 describe(
     figure,
     "Left: accuracy of six optimizers against their learning rates. Right: the best of each on other "
     "seeds; Muon is at 0.86, LAMB, Adam and AdamW are near 0.79, LARS at 0.77, and SGD at 0.73.",
 )
+best = complete(tuned(tried, RATES), tuned(shipped_optimizers, RATES), "optimizer", *RATES)
+workbook.result(4, best.groupby("optimizer")["test_accuracy"].mean().idxmax())
 
 # %% tags=["folded"]
 compare(
@@ -881,15 +895,15 @@ compare(
 
 # %%
 # Prediction 5: how many epochs did SGD need in round 0.7? Replace both values of None.
-sgd_prediction = workbook.predict(5, None, reason=None)
+workbook.predict(5, None, reason=None)
 
 # %%
 # Prediction 6: LARS used the learning rate 8.5 at batch 2,048. Which one did it use at 65,536?
-rate_prediction = workbook.predict(6, None, reason=None)
+workbook.predict(6, None, reason=None)
 
 # %%
 # Prediction 7: how many of the 85 epochs at batch 65,536 are warmup? At batch 2,048 it is 5 of 38.
-warmup_prediction = workbook.predict(7, None, reason=None)
+workbook.predict(7, None, reason=None)
 
 # %% tags=["folded"]
 records = reference("scaling_records/results").set_index("id")
@@ -897,9 +911,11 @@ points = reference("scaling_records/convergence_points").query("network == 'ResN
 table = points[["batch", "learning_rate", "warmup", "epochs"]].copy()
 table.insert(2, "linear rule", 8.5 * table["batch"] / 2048)
 table.insert(3, "square root", 8.5 * np.sqrt(table["batch"] / 2048))
-print(f"SGD, round 0.7: {records.loc['r0197', 'epochs']:.0f} epochs; yours: {sgd_prediction}")
-print(f"yours at 65,536: rate {rate_prediction}, warmup {warmup_prediction}")
-table.set_index("batch").round(1)
+table = table.set_index("batch")
+workbook.result(5, records.loc["r0197", "epochs"])  # SGD, round 0.7
+workbook.result(6, table.loc[65_536, "learning_rate"])
+workbook.result(7, table.loc[65_536, "warmup"])
+table.round(1)
 
 # %% tags=["folded"]
 curves = reference("scaling_records/curves")

@@ -119,7 +119,7 @@ exercises.check_ghost_batch_norm(ghost_batch_norm)
 # %%
 # Prediction 8: by which factor does the noise grow when the ghosts shrink from 64 to 16 images?
 # Replace both values of None.
-prediction = workbook.predict(8, None, reason=None)
+workbook.predict(8, None, reason=None)
 
 # %%
 sample = x[:1024, 300:400]
@@ -132,7 +132,7 @@ for ghost_size in ghost_sizes:
         outputs.append(normalised[np.argsort(order)])
     noise.append(np.std(outputs, axis=0).mean())
 print(f"ghosts of 16 have {noise[0] / noise[1]:.2f} times the noise of ghosts of 64")
-print(f"your prediction: {prediction}")
+workbook.result(8, noise[0] / noise[1])
 
 # %% tags=["folded"]
 theory = np.sqrt(1 / ghost_sizes - 1 / len(sample))
@@ -175,12 +175,12 @@ describe(
 # %%
 # Prediction 9: which s do the loss weights need to give batch 1024 the noise of batch 64?
 # Replace both values of None.
-prediction = workbook.predict(9, None, reason=None)
+workbook.predict(9, None, reason=None)
 
 # %%
 NOISES = ["none", "loss weights", "additive 1e-4", "additive 1e-2"]
 STD = loss_weight_std(LARGE, SMALL)
-print(f"s = {STD:.2f}; your prediction: {prediction}")
+workbook.result(9, STD)
 
 
 def noisy_run(noise, seed):
@@ -291,7 +291,7 @@ exercises.check_updates_with_growth(updates_with_growth)
 # %%
 # Prediction 10: which fraction of the updates does the growing batch need? Compute it by hand, and
 # replace both values of None.
-prediction = workbook.predict(10, None, reason=None)
+workbook.predict(10, None, reason=None)
 
 # %%
 GROWTH_EPOCHS, MILESTONES = by_run_length(
@@ -299,7 +299,8 @@ GROWTH_EPOCHS, MILESTONES = by_run_length(
 )
 decaying = updates_with_growth(IMAGES, SMALL, [], 5, GROWTH_EPOCHS)
 growing = updates_with_growth(IMAGES, SMALL, MILESTONES, 5, GROWTH_EPOCHS)
-print(f"{growing} of {decaying} updates: {growing / decaying:.2f}; your prediction: {prediction}")
+print(f"{growing} of {decaying} updates: {growing / decaying:.2f}")
+workbook.result(10, growing / decaying)
 PLANS = ["lower the rate", "grow the batch"]
 
 

@@ -253,7 +253,7 @@ exercises.check_images_per_second(images_per_second)
 # %%
 # Prediction 1: how many images per second does the serial loader reach? Use the two times that were printed
 # above. Replace both values of None.
-prediction_serial = workbook.predict(1, None, reason=None)
+workbook.predict(1, None, reason=None)
 
 
 # %%
@@ -276,7 +276,7 @@ speed = {"serial": throughput(serial), "zeros": throughput(zeros * 400)}
 # %% tags=["folded"]
 computed = images_per_second(BATCH, BATCH * LOAD / 1e6, BATCH * stages["train"] / 1e6, 0, CORES)
 print(f"serial: {speed['serial']:,.0f} images/s, computed {computed:,.0f}")
-print(f"your prediction: {prediction_serial}")
+workbook.result(1, speed["serial"])
 print(f"zeros (upper bound): {speed['zeros']:,.0f} images/s")
 print(f"the training waits {1 - speed['serial'] / speed['zeros']:.0%} of the time")
 
@@ -347,6 +347,7 @@ describe(
     "Images per second over the number of workers, computed and measured. One worker gains little, two workers nearly "
     "double the throughput on two cores, and four workers gain nothing more.",
 )
+workbook.result(2, measured[2] / measured[0])
 
 # %% [markdown]
 # One worker gains little, because loading takes much longer than training: max(load, train) is
@@ -454,13 +455,13 @@ print(f"one by one {single:.1f} us per image, as a batch {whole / BATCH:.1f} us 
 
 # %%
 # Prediction 3: which is the fastest to read here: "png", "jpg", "tar" or "npy"? Replace both values of None.
-prediction_format = workbook.predict(3, None, form=["png", "jpg", "tar", "npy"], reason=None)
+workbook.predict(3, None, form=["png", "jpg", "tar", "npy"], reason=None)
 
 # %%
 compared = file_formats(
     images, labels, FOLDER / "formats", by_run_length(quick=500, learner=2000, reference=2000)
 )
-print(f"your prediction: {prediction_format}")
+workbook.result(3, min(compared, key=lambda row: row["us per image"])["format"])
 pd.DataFrame(compared).round(1)
 
 # %% [markdown]

@@ -210,7 +210,7 @@ generation.check_attention(attention)
 # %%
 # Prediction 1: what is the loss in nats before the first step, with a vocabulary of 1,024 tokens? Replace both
 # values of None.
-prediction = workbook.predict(1, None, reason=None)
+workbook.predict(1, None, reason=None)
 
 # %%
 steps = by_run_length(quick=9, learner=200, reference=200)
@@ -218,7 +218,8 @@ settings = "--strategy", "ddp", "--steps", steps, "--every", steps // 3, "--batc
 run(SCRIPT, "pretrain", "--out", FOLDER / "base", *settings, ranks=2, timeout=600)
 gpt, tokenizer = lm.load(FOLDER / "base")
 print(f"{sum(p.numel() for p in gpt.parameters()):,} parameters")
-print(f"ln 1024 = {np.log(1024):.3f}; your prediction: {prediction}")
+print(f"ln 1024 = {np.log(1024):.3f}")
+workbook.result(1, pd.read_csv(FOLDER / "base" / "losses.csv")["loss"].iloc[0])
 
 # %% [markdown]
 # **What the result means.** A uniform guess gives each token the probability 1/1024, so the loss is $\ln
@@ -805,7 +806,7 @@ pd.DataFrame(formats)
 # %%
 # Prediction 3: how many percent of the bytes within a training step does LoRA save in our model? Replace
 # both values of None.
-prediction = workbook.predict(3, None, reason=None)
+workbook.predict(3, None, reason=None)
 
 
 # %% tags=["folded"]
@@ -849,7 +850,8 @@ for method in ("full", "lora"):
     }
 sizes = pd.DataFrame(rows).transpose()
 saves = 100 * (1 - sizes.loc["lora", "in a step, MB"] / sizes.loc["full", "in a step, MB"])
-print(f"LoRA saves {saves:.0f} % of the bytes in a step; your prediction: {prediction}")
+print(f"LoRA saves {saves:.0f} % of the bytes in a step")
+workbook.result(3, saves)
 sizes.round(2)
 
 # %% [markdown]
@@ -871,7 +873,7 @@ sizes.round(2)
 
 # %%
 # Prediction 4: which method has the lower held-out loss after 200 steps on this small model, "full" or "lora"?
-prediction = workbook.predict(4, None, form=["full", "lora"], reason=None)
+workbook.predict(4, None, form=["full", "lora"], reason=None)
 
 # %% tags=["folded"]
 RATES = {"full": 3e-3, "lora": 1e-2}
@@ -902,8 +904,9 @@ left.set(ylabel="held-out loss, nats per token")
 right.set(ylabel="fraction of exact held-out answers", ylim=(-0.02, 1.02))
 describe(figure, "Held-out loss and fraction of exact answers over 200 steps. Full fine-tuning ends with a lower "
          "loss and more exact answers than LoRA with rank 8 on this small model.")  # fmt: skip
-print(f"your prediction: {prediction}")
 last = [table[table["step"] == table["step"].max()] for table in (runs, shipped)]
+mine, theirs = (table.groupby("method")["heldout_loss"].mean() for table in last)
+workbook.result(4, mine.combine_first(theirs).idxmin())
 print(compare(*last, by=["method"], value="step_milliseconds"))
 compare(*last, by=["method"], value="heldout_loss")
 
@@ -993,7 +996,7 @@ pd.DataFrame(rows).transpose().round(2)
 # %%
 # Prediction 5: rank 0 has 3 tokens with a mean loss of 2, and rank 1 has 1 token with a loss of 6. What is the
 # mean over all tokens, which a single process computes? Replace both values of None.
-prediction = workbook.predict(5, None, reason=None)
+workbook.predict(5, None, reason=None)
 
 
 # %% tags=["folded"]
@@ -1026,7 +1029,8 @@ chosen = [
 settings = [mode | {"repeat": repeat} for repeat in seeds(1) for mode in chosen]
 
 # %%
-print(f"mean over all tokens (3 x 2 + 1 x 6) / 4 = 3; your prediction: {prediction}")
+print("mean over all tokens: (3 x 2 + 1 x 6) / 4 = 3")
+workbook.result(5, np.average([2, 6], weights=[3, 1]))
 modes = sweep("fine_tuning_strategies", fine_tuning_strategies, settings)
 compare(modes, reference("fine_tuning_strategies"), by=by, value="loss_difference")
 
@@ -1143,9 +1147,10 @@ describe(figure, "Held-out loss on instructions of people over 60 steps of fine-
 # * With Lightning the strategy is an argument. DDP and FSDP2 trained the same model as one rank, to
 #   $10^{-5}$.
 #
-# ## Self-check questions
+# **Calculators:** the page `labs/calculators/memory.html` computes the memory of LoRA and QLoRA for larger models,
+# and `kv_cache.html` next to it how many sequences fit a GPU that generates text. Open them in a browser.
 #
-# Put your answer in place of `None`. The workbook says whether it is right and why.
+# ## Self-check questions
 
 # %%
 workbook.question(1, answer=None)

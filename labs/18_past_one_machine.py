@@ -255,7 +255,7 @@ exercises.check_ring_time(ring_time)
 # %%
 # Prediction 1: how many times as long as one message of 1 MB does a ring all-reduce of 1 MB take on two
 # ranks? Replace both values of None.
-prediction = workbook.predict(1, None, reason=None)
+workbook.predict(1, None, reason=None)
 
 # %% tags=["folded"]
 shipped = reference("message_time")
@@ -276,8 +276,7 @@ axes.set(xscale="log", yscale="log", xlabel="KB of the array")
 axes.legend(fontsize=9)
 describe(figure, "Time of a message and of a ring all-reduce on two ranks over the size of the array. The "
          "crosses, two half messages and one addition, lie close to the measured ring.")  # fmt: skip
-print(f"at 1 MB a ring takes {(measured['ring'] / measured['message'])[2**20]:.2f} times a message; "
-      f"your prediction: {prediction}")  # fmt: skip
+workbook.result(1, (measured["ring"] / measured["message"])[2**20])
 
 # %%
 each = times.pivot_table(index=["bytes", "repeat"], columns="what", values="seconds")
@@ -509,6 +508,7 @@ axes.set_title("Circles: published, fitted. Squares: published, predicted")
 axes.legend(loc="lower left", fontsize=9)
 describe(figure, "Efficiency of three networks over the number of GPUs, with published points up to 512. With "
          "a ring all curves fall below one half before 10,000 GPUs, with a tree none does.")  # fmt: skip
+workbook.result(2, published.PUBLISHED["VGG-16"][512])
 
 # %%
 rows = pd.DataFrame(published.rows())
@@ -590,7 +590,7 @@ exercises.check_limit(limit)
 
 # %%
 # Prediction 3: which efficiency do GPUs that are ten times as fast reach at 512 GPUs on this network?
-prediction = workbook.predict(3, None, reason=None)
+workbook.predict(3, None, reason=None)
 
 # %%
 VGG, net, inside = published.NETWORKS["VGG-16"], CLUSTER.network, CLUSTER.inside
@@ -627,7 +627,8 @@ def what_if(network, cluster, options):
     }
 
 
-print(f"GPUs ten times as fast, 512: your prediction {prediction}")
+network, cluster, options = WHAT_IF["ring, GPUs ten times as fast"]
+workbook.result(3, forecast(network, cluster, 512, **options).efficiency)
 pd.DataFrame({name: what_if(*case) for name, case in WHAT_IF.items()}).transpose()
 
 # %% tags=["folded"]
@@ -729,7 +730,7 @@ exercises.check_hours_to_goal(hours_to_goal)
 
 # %%
 # Prediction 4: by what factor does the time to the goal fall from 4,096 to 10,000 GPUs, with a tree?
-prediction = workbook.predict(4, None, reason=None)
+workbook.predict(4, None, reason=None)
 
 # %%
 RESNET, B_CRIT = published.NETWORKS["ResNet-101"], 15_000
@@ -742,10 +743,9 @@ def hours(gpus, algorithm):
 
 
 ends = pd.DataFrame({name: [hours(n, name) for n in COUNTS] for name in ALGORITHMS}, index=COUNTS)
-print(
-    f"4,096 to 10,000 GPUs, tree: {hours(4096, 'tree') / hours(10_000, 'tree'):.3f}; yours: {prediction}"
-)
+print(f"4,096 to 10,000 GPUs, tree: {hours(4096, 'tree') / hours(10_000, 'tree'):.3f}")
 print(f"4,096 to 10,000 GPUs, ring: {hours(4096, 'ring') / hours(10_000, 'ring'):.3f}")
+workbook.result(4, hours(4096, "tree") / hours(10_000, "tree"))
 
 # %% tags=["folded"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.3))
@@ -819,13 +819,13 @@ largest[columns].fillna("").reset_index(drop=True)
 
 # %%
 # Prediction 5: how many times faster does it reach the goal? Replace both values of None.
-prediction = workbook.predict(5, None, reason=None)
+workbook.predict(5, None, reason=None)
 
 # %%
 A100 = records.loc[["r0795", "r0786", "r0776", "r0784"]].copy()
 A100["ms per step"] = 1000 * A100["seconds"] / A100["steps"]
 A100["times faster"] = A100["seconds"].iloc[0] / A100["seconds"]
-print(f"your prediction: {prediction}")
+workbook.result(5, A100.loc["r0784", "times faster"])
 A100[["gpus", "batch", "epochs", "steps", "seconds", "ms per step", "times faster"]].round(1)
 
 # %% [markdown]
@@ -887,7 +887,7 @@ split_exercises.check_split_efficiency(split_efficiency)
 
 # %%
 # Prediction 6: how many times as long as the run with batch 13,056 does the run with batch 3,264 take?
-prediction = workbook.predict(6, None, reason=None)
+workbook.predict(6, None, reason=None)
 
 # %%
 PAIRS = {
@@ -906,7 +906,7 @@ split = {
 parts = pd.DataFrame(split, index=["total", "statistical", "hardware", "rest"]).transpose()
 parts["seconds"] = [records.loc[large, "seconds"] for _, large in PAIRS.values()]
 ratio = records.loc["r0554", "seconds"] / records.loc["r0332", "seconds"]
-print(f"batch 3,264 takes {ratio:.2f} times as long; your prediction: {prediction}")
+workbook.result(6, ratio)
 parts.round(3)
 
 # %% [markdown]
@@ -956,11 +956,10 @@ parts.round(3)
 #   the loss came from the larger batch, and half from the machine.
 #
 # **Calculator:** the page `labs/calculators/scaling.html` draws the efficiency on up to 10,000 GPUs, with a
-# ring, a tree and a hierarchical all-reduce. Open it in a browser.
+# ring, a tree and a hierarchical all-reduce, and `cost.html` next to it computes days, GPU hours and money of a
+# training. Open them in a browser.
 #
 # ## Self-check questions
-#
-# Put your answer in place of `None`. The workbook says whether it is right and why.
 
 # %%
 workbook.question(1, answer=None)

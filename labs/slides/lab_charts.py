@@ -39,6 +39,7 @@ WIDTH, HEIGHT = 10.0, 3.6  # inches
 CELL = re.compile(r"^# %%", re.MULTILINE)
 OF_LEARNERS = "; points: yours"  # in titles of lab 3
 SVG = {"svg.hashsalt": "hvdlab"}  # so that a chart that is drawn again is the same file
+OF_A_PREDICTION = "workbook.predict", "workbook.result"
 FUNCTIONS = ast.FunctionDef, ast.Lambda
 
 
@@ -200,7 +201,7 @@ def _names(node: ast.AST, context: type) -> set[str]:
 
 
 class _Shipped(ast.NodeTransformer):
-    """Replace what a learner adds: no row of `sweep`, and no prediction."""
+    """Replace what a learner adds: no row of `sweep`, no prediction, and no result to compare it with."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -208,7 +209,7 @@ class _Shipped(ast.NodeTransformer):
         if called == "sweep":
             name = ast.unparse(node.args[0])
             return ast.parse(f"reference({name}).iloc[:0].copy()", mode="eval").body
-        return ast.Constant(None) if called == "workbook.predict" else node
+        return ast.Constant(None) if called in OF_A_PREDICTION else node
 
 
 @contextmanager

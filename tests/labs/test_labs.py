@@ -33,15 +33,24 @@ def name(path):
 
 @pytest.mark.parametrize("source", LABS, ids=name)
 def test_every_prediction_is_shown_with_its_result(source):
-    names = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Name)]
-    uses = {}  # prediction -> its lines in order, each of them an assignment or a use
-    for node in sorted(names, key=lambda node: (node.lineno, isinstance(node.ctx, ast.Store))):
-        if "prediction" in node.id:
-            uses.setdefault(node.id, []).append(node)
-    for places in uses.values():
-        for this, after in zip(places, [*places[1:], None], strict=True):
-            made = isinstance(this.ctx, ast.Store)
-            assert not made or after and isinstance(after.ctx, ast.Load), f"line {this.lineno}"
+    """The result is kept, or the lab uses the learner's value. A decision has no result."""
+    text = source.read_text()
+    nodes = list(ast.walk(ast.parse(text)))
+    called = [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    asked = [node for name, node in called if name == "workbook.predict"]
+    results = {node.args[0].value: node for name, node in called if name == "workbook.result"}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    used = {node.id: node.lineno for node in names if isinstance(node.ctx, ast.Load)}
+    kept = {
+        id(node.value): ast.unparse(node.targets[0])
+        for node in nodes
+        if isinstance(node, ast.Assign)
+    }
+    for call in asked:
+        number = call.args[0].value
+        later = results[number].lineno if number in results else used.get(kept.get(id(call)), 0)
+        assert later > call.lineno or f"# Decision {number}: " in text, f"prediction {number}"
+    assert set(results) <= {call.args[0].value for call in asked}
 
 
 @pytest.fixture

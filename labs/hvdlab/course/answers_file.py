@@ -30,6 +30,16 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Result:
+    """What the lab measured where a prediction was asked: lab, number of the prediction, value, and when."""
+
+    lab: int
+    number: int
+    value: float | str
+    time: str
+
+
+@dataclass(frozen=True)
 class QuizAnswer:
     """An answer to a question: lab, number of the question, the answer, whether it is right, and when."""
 
@@ -73,9 +83,10 @@ KINDS = {
     "questions": QuizAnswer,
     "exercises": SolvedExercise,
     "hints": OpenedHint,
+    "results": Result,
 }
-ADDED = ("hints",)  # files of earlier versions lack these
-Entry = Prediction | QuizAnswer | SolvedExercise | OpenedHint
+ADDED = ("hints", "results")  # files of earlier versions lack these
+Entry = Prediction | Result | QuizAnswer | SolvedExercise | OpenedHint
 
 
 class AnswersFile:

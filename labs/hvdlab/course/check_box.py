@@ -1,6 +1,6 @@
 """Show the result of a check: a coloured box in a notebook, one line of text elsewhere.
 
-The box has links to the learner's script, if the notebook has one. In JupyterLab the extension of the course
+The box has links to the learner's script, if the text names it or the notebook has one. In JupyterLab the extension of the course
 opens them next to the notebook (hvdlab/jupyter/labextension).
 """
 
@@ -18,6 +18,7 @@ COLOURS = {
 }  # also readable on a dark page: only the border has them
 NAMES = ("SCRIPT", "script")  # variables of the labs that hold the path of the learner's script
 LINE = re.compile(r"\bline (\d+)")
+FILE = re.compile(r"\b[\w-]+\.py\b")
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -31,7 +32,7 @@ def show(verdict: str, text: str) -> str:
     if experiment.NOTEBOOK:
         from IPython.display import display
 
-        display({"text/plain": line, "text/html": box(verdict, text, _script())}, raw=True)
+        display({"text/plain": line, "text/html": box(verdict, text, _script(text))}, raw=True)
     return line
 
 
@@ -63,12 +64,15 @@ def _links(text: str, script: Path) -> list[str]:
     ]
 
 
-def _script() -> Path | None:
-    """Return the script of this notebook, if it lies in the notebook's folder, in which a kernel runs."""
+def _script(text: str) -> Path | None:
+    """Return the script that a text names, or else that of this notebook.
+
+    It must lie in the folder of the notebook, in which a kernel runs.
+    """
     from IPython import get_ipython
 
-    for name in NAMES:
-        script = get_ipython().user_ns.get(name)
+    named = [Path.cwd() / name for name in FILE.findall(text)]
+    for script in [*named, *map(get_ipython().user_ns.get, NAMES)]:
         if isinstance(script, Path) and script.is_relative_to(Path.cwd()) and script.is_file():
             return script
     return None

@@ -68,6 +68,19 @@ def summary(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
     return table.groupby(by, sort=True, as_index=False)[value].agg(["mean", "std", "count"])
 
 
+def clear_best(runs: SeriesGroupBy, *, lowest: bool = False) -> object:
+    """Return the name of the group whose runs are all above those of the others; "equal" if they overlap.
+
+    Args:
+        runs: the values of some groups, for example `table.groupby("scaling")["speed_up"]`.
+        lowest: the runs must be below the others. Default False.
+    """
+    ends = -runs.max() if lowest else runs.min()
+    others = -runs.min() if lowest else runs.max()
+    best = ends.idxmax()
+    return best if ends[best] > others.drop(best).max() else "equal"
+
+
 def overlay(
     axes: Axes,
     yours: pd.DataFrame | None,

@@ -4,6 +4,7 @@ After the entry test it also shows which sections of labs 1 to 3 the learner can
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from hvdlab.course.answers_file import (
     OpenedHint,
     Prediction,
     QuizAnswer,
+    Result,
     SolvedExercise,
 )
 from hvdlab.course.lab_source import LabSource
 
+NEAR = 0.25  # a prediction is near the result if they differ by at most this fraction of the larger one
 EPILOG = """\
 The notebooks write the file notebooks/work/answers.json when a check says "Right", and when you make a
 prediction, answer a question or open a hint. The notebooks with the solutions do not write it.
@@ -38,6 +41,7 @@ class LabProgress:
     Args:
         solved: ids of the exercises whose check said "Right".
         reasoned: number of predictions that have a reason.
+        near: number of predictions that are near the result of the lab.
         answered: number of questions with an answer.
         right: number of questions with a right answer.
         hints: number of hints that are open.
@@ -46,6 +50,7 @@ class LabProgress:
     lab: LabSource
     solved: frozenset[str]
     reasoned: int
+    near: int
     answered: int
     right: int
     hints: int
@@ -68,12 +73,30 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
                 lab,
                 frozenset(solved.intersection(lab.exercises)),
                 len(reasoned & lab.predictions),
+                sum(is_near(*pair) for pair in compared(own, lab.number).values()),
                 len(answered & lab.questions),
                 len(right & lab.questions),
                 sum(exercise in lab.exercises for exercise, _ in opened),
             )
         )
     return counted
+
+
+def compared(entries: Iterable[Entry], lab: int) -> dict[int, tuple[float | str, float | str]]:
+    """Return the last prediction and the last result of each prediction of a lab that has both."""
+    last: dict[type, dict[int, float | str]] = {Prediction: {}, Result: {}}
+    for entry in entries:
+        if type(entry) in last and entry.lab == lab:
+            last[type(entry)][entry.number] = entry.value
+    made, measured = last.values()
+    return {number: (made[number], measured[number]) for number in made if number in measured}
+
+
+def is_near(prediction: float | str, result: float | str) -> bool:
+    """Return whether a number differs little from the result (see NEAR), or a text is that of the result."""
+    if isinstance(prediction, str) or isinstance(result, str):
+        return str(prediction).casefold() == str(result).casefold()
+    return math.isclose(prediction, result, rel_tol=NEAR)
 
 
 def show(file: AnswersFile | None = None) -> None:
@@ -97,10 +120,12 @@ def show(file: AnswersFile | None = None) -> None:
         return
     table = Table(
         caption='"3 of 5" means that you have done 3 of the 5 that the lab has. A prediction counts if it '
-        "has a reason. Hints is the number of hints that you opened."
+        f"has a reason. Near is the number of predictions that differ from the result by at most {NEAR:.0%}, "
+        "or name the right choice. Right is the number of questions with a right answer, and Hints that of "
+        "the hints that you opened."
     )
     table.add_column("Lab", no_wrap=True, max_width=23)
-    for name in ("Exercises", "Predicted", "Answered", "Right", "Hints"):
+    for name in ("Exercises", "Predicted", "Near", "Right", "Hints"):
         table.add_column(name, justify="right", min_width=len(name))
     counted = progress(entries, [lab_source.read(entry_test.SOURCE), *lab_source.labs()])
     for one in counted:
@@ -109,7 +134,7 @@ def show(file: AnswersFile | None = None) -> None:
             f"{lab.number} {lab.title}",
             f"{len(one.solved)} of {len(lab.exercises)}",
             f"{one.reasoned} of {len(lab.predictions)}",
-            f"{one.answered} of {len(lab.questions)}",
+            str(one.near),
             f"{one.right} of {len(lab.questions)}",
             str(one.hints),
         )

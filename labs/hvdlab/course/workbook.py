@@ -4,6 +4,7 @@
     hint = workbook.hint
     hint()      # in the cell of an exercise
     prediction = workbook.predict(1, 600, reason="below the noise scale, twice the batch halves the steps")
+    workbook.result(1, measured)    # in the cell that measures it
     workbook.question(1, answer="b")
 
 The questions of a lab are in `labs/questions/NN_name.toml`. The file `notebooks/work/answers.json` keeps what
@@ -21,9 +22,11 @@ from numbers import Real
 from hvdlab.course import answer_buttons, exercise_hints, experiment, generated_questions
 from hvdlab.course.answers_file import (
     AnswersFile,
+    Entry,
     OpenedHint,
     Prediction,
     QuizAnswer,
+    Result,
     WorkbookError,
     learners_file,
     now,
@@ -122,9 +125,9 @@ class Workbook:
     def __init__(self, lab: int, file: AnswersFile | None = None) -> None:
         self.lab = lab
         self._file = file or learners_file()
-        self._opened: Counter[str] = (
-            Counter()
-        )  # how many hints of each exercise, if there is no file
+        # If there is no file: how many hints of each exercise are open, and what was predicted
+        self._opened: Counter[str] = Counter()
+        self._predicted: dict[int, float | str] = {}
 
     def predict(
         self,
@@ -156,9 +159,30 @@ class Workbook:
             )
         if not reason:
             print(f"Prediction {number}: add a reason. It shows you later what you believed.")
-        kept = value if isinstance(value, str) else float(value)
+        self._predicted[number] = value if isinstance(value, str) else float(value)
+        kept = self._predicted[number]
         self._keep(Prediction(self.lab, number, kept, reason or "", now()))
         return value
+
+    def result(self, number: int, value: float | str) -> None:
+        """Keep what the lab measured where it asked for a prediction, and say both in one line.
+
+        Args:
+            number: the number of the prediction in this lab.
+            value: the result in the unit of the prediction, or one of the texts from which the learner chose.
+        """
+        value = value if isinstance(value, str) else float(value)
+        self._keep(Result(self.lab, number, value, now()))
+        made = self._prediction(number)
+        said = "you made none" if made is None else f"you predicted {_in_words(made)}"
+        print(f"Prediction {number}: {said}, and the result is {_in_words(value)}.")
+
+    def _prediction(self, number: int) -> float | str | None:
+        """Return the last prediction of a number, also that of an earlier session."""
+        if number in self._predicted or self._file is None:
+            return self._predicted.get(number)
+        kept = (one for one in self._file.entries() if isinstance(one, Prediction))
+        return {one.number: one.value for one in kept if one.lab == self.lab}.get(number)
 
     def question(self, number: int, answer: str | float | None = None) -> None:
         """Show a question; with an answer, say whether it is right and why.
@@ -245,7 +269,7 @@ class Workbook:
         kept = (one for one in self._file.entries() if isinstance(one, OpenedHint))
         return max((one.number for one in kept if one.exercise == id), default=0)
 
-    def _keep(self, entry: Prediction | QuizAnswer | OpenedHint) -> None:
+    def _keep(self, entry: Entry) -> None:
         if self._file:
             self._file.add(entry)
 
@@ -264,6 +288,11 @@ def _of_form(value: object, form: type | Sequence[str], name: str) -> float | st
     if not found:
         raise WorkbookError(f"{name} must be {wanted}. Received: {value!r}")
     return found[0]
+
+
+def _in_words(value: float | str) -> str:
+    """Return a text in quotes, or a number with at most four digits."""
+    return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"
 
 
 def _show(lines: list[str]) -> None:

@@ -3,6 +3,7 @@
 import html.parser
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from hvdlab.course import check_box, experiment
 
@@ -42,6 +43,29 @@ def test_links_name_the_lines_from_zero(text, links, tmp_path, monkeypatch):
     page = Reader(check_box.box("Right", text, tmp_path / "my script.py"))
     assert page.links == links
     assert "my script.py" in page.text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("case_1.py, line 3: the weights differ.", "case_1.py"),
+        ("case_2.py is unchanged.", "assessment.py"),  # there is no such file
+        ("../secret.py, line 3", "assessment.py"),  # not in the folder of the notebook
+        ("The weights differ.", "assessment.py"),
+    ],
+)
+def test_the_script_that_a_text_names_comes_before_that_of_the_notebook(
+    text, found, tmp_path, monkeypatch
+):
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in (work / "case_1.py", work / "assessment.py", tmp_path / "secret.py"):
+        path.touch()
+    monkeypatch.chdir(work)
+    shell = InteractiveShell()
+    shell.user_ns["SCRIPT"] = work / "assessment.py"
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    assert check_box._script(text) == work / found
 
 
 def test_elsewhere_than_in_a_notebook_it_is_a_line(monkeypatch, capsys):

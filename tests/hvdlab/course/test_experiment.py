@@ -157,3 +157,11 @@ def test_a_notebook_that_uses_tensorflow_leaves_gpu_memory_to_its_ranks(
         monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", given)
     load()
     assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == left
+
+
+def test_rows_of_the_course_stand_in_where_a_value_is_missing():
+    yours = pd.DataFrame({"ranks": [1, 2, 2], "seconds": [9, 5, 6]})
+    shipped = pd.DataFrame({"ranks": [1, 2, 4], "seconds": [8, 4, 2]})
+    assert list(experiment.complete(yours, shipped, "ranks", 2)["seconds"]) == [5, 6]
+    assert list(experiment.complete(yours, shipped, "ranks", 2, 4)["seconds"]) == [4, 2]
+    assert list(experiment.complete(yours.iloc[:0], shipped, "ranks", 1)["seconds"]) == [8]

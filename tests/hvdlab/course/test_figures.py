@@ -35,6 +35,22 @@ def test_a_summary_is_mean_deviation_and_count():
     assert figures.summary(YOURS, ["batch_size"], "speed")["std"].isna().all()
 
 
+@pytest.mark.parametrize(
+    ("values", "lowest", "best"),
+    [
+        ([3, 4, 1, 2], False, "a"),
+        ([1, 2, 3, 4], False, "b"),
+        ([1, 2, 3, 4], True, "a"),
+        ([1, 3, 2, 4], False, "equal"),
+        ([1, 2, 2, 4], True, "equal"),
+        ([1, 2, 2, 4], False, "equal"),
+    ],
+)
+def test_the_best_group_has_no_run_among_those_of_the_others(values, lowest, best):
+    runs = pd.Series(values).groupby(["a", "a", "b", "b"])
+    assert figures.clear_best(runs, lowest=lowest) == best
+
+
 def test_yours_are_points_on_the_line_of_the_reference(axes):
     figures.overlay(axes, YOURS, SHIPPED, x="batch_size", y="speed")
     line, points = axes.get_lines()[:2]

@@ -11,6 +11,7 @@ from hvdlab.course.answers_file import (
     OpenedHint,
     Prediction,
     QuizAnswer,
+    Result,
     SolvedExercise,
 )
 
@@ -51,6 +52,10 @@ DONE = [
     Prediction(7, 1, 5, "", "t"),
     Prediction(7, 2, 5, "because", "t"),
     Prediction(7, 2, 6, "", "later"),
+    Result(7, 1, 6.5, "t"),
+    Result(7, 1, 6, "later"),  # 5 is within a quarter of it
+    Result(7, 2, "ring", "t"),
+    Result(7, 3, 6, "t"),  # no prediction was made
     QuizAnswer(7, 1, "a", False, "t"),
     QuizAnswer(7, 1, "b", True, "t"),
     QuizAnswer(7, 1, "c", False, "later"),
@@ -60,6 +65,23 @@ DONE = [
     OpenedHint(7, "lab07.of_an_older_lab", 1, "t"),
     OpenedHint(8, "lab08.one", 1, "t"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "result", "near"),
+    [
+        (75, 100, True),
+        (100, 75, True),
+        (74, 100, False),
+        (-100, 100, False),
+        (0, 0, True),
+        ("Ring", "ring", True),
+        ("naive", "ring", False),
+        (1, "1.0", False),
+    ],
+)
+def test_a_prediction_is_near_within_a_quarter_or_with_the_same_word(prediction, result, near):
+    assert progress.is_near(prediction, result) is near
 
 
 @pytest.fixture
@@ -90,7 +112,7 @@ def test_optional_notebooks_count_as_parts_of_their_lab(lab):
 def test_each_thing_counts_once_and_stays_done(lab):
     (found,) = progress.progress(DONE, [lab])
     assert (len(found.solved), found.reasoned, found.answered, found.right) == (2, 1, 1, 1)
-    assert found.hints == 2
+    assert (found.hints, found.near) == (2, 1)
     assert progress.by_level([found]) == (
         "Solved exercises by level: complete 1 of 1, choose and justify 0 of 0, blank page 1 of 2."
     )

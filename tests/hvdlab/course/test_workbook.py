@@ -12,6 +12,7 @@ from hvdlab.course.answers_file import (
     OpenedHint,
     Prediction,
     QuizAnswer,
+    Result,
     SolvedExercise,
 )
 from hvdlab.course.workbook import Workbook, WorkbookError
@@ -72,6 +73,28 @@ def test_no_prediction_is_no_entry_and_a_missing_reason_is_asked_for(book, capsy
     assert book.predict(1, 5) == 5
     assert "Prediction 1: add a reason" in capsys.readouterr().out
     assert [one.reason for one in entries(book, Prediction)] == [""]
+
+
+def test_a_result_is_kept_and_said_beside_the_last_prediction(book, capsys):
+    book.predict(1, 500, reason="a guess")
+    book.predict(1, 600, reason="the batch is doubled")
+    book.predict(2, "ring", form=["ring", "naive"], reason="fewer bytes")
+    capsys.readouterr()
+    later = Workbook(7, book._file)  # after a restart of the kernel
+    for each in (book, later, Workbook(7)):
+        each.result(1, np.float32(587.654))
+        each.result(2, "naive")
+        each.result(3, 0)
+    said = capsys.readouterr().out.splitlines()
+    expected = [
+        "Prediction 1: you predicted 600, and the result is 587.7.",
+        'Prediction 2: you predicted "ring", and the result is "naive".',
+        "Prediction 3: you made none, and the result is 0.",
+    ]
+    assert said[:6] == 2 * expected
+    assert said[6] == "Prediction 1: you made none, and the result is 587.7."  # nothing is kept
+    kept = [(one.number, one.value) for one in entries(book, Result)]
+    assert kept == 2 * [(1, pytest.approx(587.654)), (2, "naive"), (3, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -187,13 +210,14 @@ def test_entries_of_all_kinds_come_back_in_order(tmp_path):
         QuizAnswer(1, 2, "b", True, "t3"),
         SolvedExercise(1, "check_one", "t4"),
         OpenedHint(1, "lab01.one", 1, "t5"),
+        Result(1, 1, 0.25, "t6"),
     ]
     for entry in written:
         file.add(entry)
     assert file.entries() == written
     kept = json.loads(file.path.read_text())
-    assert set(kept) == {"predictions", "questions", "exercises", "hints"}
-    del kept["hints"]  # a file of an earlier version
+    assert set(kept) == {"predictions", "questions", "exercises", "hints", "results"}
+    del kept["results"]  # a file of an earlier version
     file.path.write_text(json.dumps(kept))
     assert file.entries() == written[:-1]
     file.add(written[-1])
