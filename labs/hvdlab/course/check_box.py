@@ -1,7 +1,7 @@
 """Show the result of a check: a coloured box in a notebook, one line of text elsewhere.
 
-The box has links to the learner's script, if the text names it or the notebook has one. In JupyterLab the extension of the course
-opens them next to the notebook (hvdlab/jupyter/labextension).
+The box has links to the script of the learner that the text names, or that of the notebook. In JupyterLab the
+extension of the course opens them next to the notebook (hvdlab/jupyter/labextension).
 """
 
 import html
