@@ -210,8 +210,7 @@ def prediction_rows(learners: Sequence[Learner], labs: Sequence[LabSource]) -> l
                     {
                         "name": f"lab {lab.number}, prediction {number}",
                         "text": asked.get(number, ""),
-                        "made": len(made),
-                        "reasoned": sum(bool(one.reason.strip()) for one in made),
+                        "reasoned": f"{sum(bool(one.reason.strip()) for one in made)} of {len(made)}",
                         "values": values_in_words([one.value for one in made]),
                         "results": values_in_words([one.value for one in measured]),
                         "near": f"{sum(is_near(*pair) for pair in both)} of {len(both)}"
@@ -232,13 +231,13 @@ def _last(learner: Learner, kind: type, lab: int, number: int) -> Prediction | R
 
 
 def values_in_words(values: Sequence[float | str]) -> str:
-    """Return the smallest, median and largest number, and how often each text was chosen."""
+    """Return the median and the range of the numbers, and how often each text was chosen."""
     numbers = [value for value in values if is_finite(value)]
     texts = Counter(plain(value, 60) for value in values if isinstance(value, str))
     said = [f"{text}: {count}" for text, count in texts.most_common(MOST_SHOWN)]
     if numbers:
-        shown = (f"{value:.4g}" for value in (min(numbers), median(numbers), max(numbers)))
-        said.append("smallest {}, median {}, largest {}".format(*shown))
+        low, middle, high = (f"{at(numbers):.4g}" for at in (min, median, max))
+        said.append(f"median {middle} ({low} to {high})" if low != high else low)
     return "; ".join(said)
 
 

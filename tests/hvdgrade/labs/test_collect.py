@@ -91,8 +91,7 @@ def test_the_page_counts_what_the_class_did(home, tmp_path, capsys):
     choice = " ".join(QUESTION.choices[QUESTION.letters.index(WRONG[0])].split())
     assert f"{WRONG[0]} : {choice} 3" in text or f"{WRONG[0]}: {choice} 3" in text
     # 20 of 30 have a result, which is 8: 6 to 10 are within a quarter of it.
-    predicted = "smallest 0, median 14.5, largest 29 smallest 8, median 8, largest 8 5 of 20"
-    assert predicted in text
+    assert "15 of 30 5 of 20 median 14.5 (0 to 29) 8" in text
 
 
 def words(text: str) -> str:
@@ -227,7 +226,7 @@ def test_stuck_is_what_was_begun_and_not_solved():
 
 
 def test_values_of_predictions_in_words():
-    assert values_in_words([1, 3.5, 10]) == "smallest 1, median 3.5, largest 10"
+    assert values_in_words([1, 3.5, 10]) == "median 3.5 (1 to 10)"
     assert values_in_words(["ring", "ring", "naive"]) == "ring: 2; naive: 1"
     assert values_in_words([float("inf")]) == ""
 
