@@ -34,7 +34,7 @@ APART = """\
 # This version works in a folder of its own: what you have written stays as it is.
 import os
 
-os.environ["LAB_WORK"] = "notebooks/work/solutions"
+os.environ.setdefault("LAB_WORK", "notebooks/work/solutions")
 """
 PYTHON = {"name": "python3", "display_name": "Python 3", "language": "python"}
 PAGES = "glossary.md", "survey.md", "colab_and_kaggle.md"  # each becomes a notebook

@@ -1,7 +1,8 @@
 /* What the calculators share: read and check the inputs, keep them in the URL fragment, fill in presets.
  *
- * A page calls startCalculator({ presets, problem, show }). `problem(input)` returns null or
- * { field, message }. `show(input)` draws the charts of a possible input. It returns a headline for the eye and
+ * A page calls startCalculator({ presets, fit, problem, show }). `fit(input)` returns [field, value, reason] for the
+ * inputs that a preset leaves as they are but that must fit it, so that no preset ends in an error.
+ * `problem(input)` returns null or { field, message }. `show(input)` draws the charts of a possible input. It returns a headline for the eye and
  * a sentence that screen readers announce.
  *
  * Each input field has a name, a label, and min, max and step. A field with data-scale holds a number in a
@@ -24,6 +25,10 @@ function valueOf(field) {
   if (field.dataset.scale) return Number(field.value) * Number(field.dataset.scale);
   return field.type === "number" || field.type === "range" || field.dataset.number !== undefined
     ? Number(field.value) : field.value;
+}
+
+function readInputs(form) {
+  return Object.fromEntries(inputFields(form).map((field) => [field.name, valueOf(field)]));
 }
 
 /* Return a sentence about a field that is empty or out of range, or null. */
@@ -108,13 +113,24 @@ function showPreset(form, presets) {
   source.append("Source: ", link, `. ${presets[found].note ?? ""}`);
 }
 
-function offerPresets(form, presets) {
+function offerPresets(presets) {
   const select = document.getElementById("preset");
   select.append(new Option("own values", "-1"), ...presets.map((each, i) => new Option(each.name, String(i))));
-  select.addEventListener("input", () => { // before the form hears of it and updates the page
-    const preset = presets[Number(select.value)];
-    if (preset) for (const [name, value] of Object.entries(preset.values)) form.elements[name].value = value;
-  });
+}
+
+/* Fill in a preset and change the other inputs that do not fit it. Return a sentence about each of these. */
+function usePreset(form, preset, fit) {
+  const notices = [];
+  const change = (field, value, reason) => {
+    field.value = value;
+    notices.push(`${labelOf(field)} set to ${value || "no value"}, ${reason}.`);
+  };
+  for (const [name, value] of Object.entries(preset.values)) form.elements[name].value = value;
+  for (const field of inputFields(form).filter(fieldProblem)) change(field, field.defaultValue, "as at the start");
+  for (const [name, value, reason] of fit(readInputs(form))) {
+    if (Number(form.elements[name].value) !== value) change(form.elements[name], value, reason);
+  }
+  return notices.join(" ");
 }
 
 /* Set what "Reset" restores. */
@@ -123,7 +139,7 @@ function setDefault(field, value) {
   else for (const option of field.options) option.defaultSelected = option.value === String(value);
 }
 
-function startCalculator({ presets = [], problem = () => null, show }) {
+function startCalculator({ presets = [], fit = () => [], problem = () => null, show }) {
   const form = document.getElementById("inputs");
   const message = document.getElementById("problem");
   const headline = document.getElementById("headline");
@@ -150,9 +166,8 @@ function startCalculator({ presets = [], problem = () => null, show }) {
       document.getElementById(`${range.id}-value`).textContent = range.value;
     }
     if (presets.length) showPreset(form, presets);
-    const fields = inputFields(form);
-    const broken = fields.find(fieldProblem);
-    const input = Object.fromEntries(fields.map((field) => [field.name, valueOf(field)]));
+    const broken = inputFields(form).find(fieldProblem);
+    const input = readInputs(form);
     const impossible = broken ? { field: broken.name, message: fieldProblem(broken) } : problem(input);
     mark(impossible && form.elements[impossible.field], impossible ? impossible.message : "");
     document.body.classList.toggle("impossible", Boolean(impossible));
@@ -161,14 +176,15 @@ function startCalculator({ presets = [], problem = () => null, show }) {
     sentence.textContent = said.sentence;
   }
 
-  function edited() {
+  function edited(event) {
     document.getElementById("copied").textContent = "";
-    update();
+    const preset = event?.target.id === "preset" && presets[Number(event.target.value)];
+    update(preset ? usePreset(form, preset, fit) : "");
     writeFragment(form);
   }
 
   if (presets.length) {
-    offerPresets(form, presets);
+    offerPresets(presets);
     const first = presets[Number(document.getElementById("preset").dataset.first)];
     for (const [name, value] of Object.entries(first.values)) setDefault(form.elements[name], value);
   }

@@ -43,6 +43,7 @@ startCalculator({
     const { parameters, layers, hiddenSize, heads, kvHeads, headSize, sequence } = each.values;
     return { ...each, values: { parameters, layers, hiddenSize, heads, kvHeads, headSize, sequence } };
   }),
+  fit: ({ heads, tensor }) => [["tensor", largestDivisor(heads, tensor), `which divides ${heads} heads`]],
   problem: kvProblem,
   show(input) {
     const result = kvCache(input), sentence = kvSentence(input, result);

@@ -1,7 +1,8 @@
 /* The page memory.html: draw the memory of each pipeline stage. */
 "use strict";
 
-const GPU_SIZES = [16, 24, 40, 80, 141, 192]; // GB, named on the page
+const GPUS = { 16: "V100", 24: "RTX 4090", 40: "A100", 80: "A100 and H100", 141: "H200", 192: "MI300X" }; // by GB
+const GPU_SIZES = Object.keys(GPUS).map(Number);
 const GB = 1e9;
 
 function gigabytes(nbytes) {
@@ -76,7 +77,10 @@ function drawMemory(result, input, sentence) {
   const every = count > 1 ? Math.ceil(17 / pitch) : 0; // which stages get their name
   for (const each of result.stages) drawStage(drawing, each, x, topOf(each), high, every);
   let free = 0;
-  for (const size of GPU_SIZES.filter((each) => x.at(each) <= area.right)) {
+  const sizes = GPU_SIZES.filter((each) => x.at(each) <= area.right);
+  document.getElementById("sizes").textContent = "Dashed lines: memory of common GPUs, from the makers' data sheets: " +
+    `${sizes.map((each) => `${each}\u00a0GB (${GPUS[each]})`).join(", ")}.`;
+  for (const size of sizes) {
     const at = x.at(size);
     add(drawing.svg, "line", { x1: at, x2: at, y1: area.top - 8, y2: area.bottom, class: "mark limit" });
     if (at - 24 < free) continue;
@@ -118,8 +122,27 @@ function writeStage(drawing, each, x, top, high) {
   }
 }
 
+/* The largest degrees, at most the given ones, that fit the network and the number of GPUs. */
+function fitDegrees({ ranks, layers, heads, sequence, experts, ...given }) {
+  const pipeline = largestDivisor(ranks, Math.min(given.pipeline, layers));
+  const context = largestDivisor(sequence, given.context, ranks / pipeline);
+  const tensor = largestDivisor(heads, given.tensor, ranks / pipeline / context);
+  const expert = largestDivisor(experts, given.expert, ranks / pipeline / tensor);
+  return [
+    ["pipeline", pipeline, `which divides ${gpus(ranks)} and is at most ${layers} layers`],
+    ["context", context, `which divides ${sequence} tokens and ${gpus(ranks)}`],
+    ["tensor", tensor, `which divides ${heads} heads and ${gpus(ranks)}`],
+    ["expert", expert, `which divides the number of experts, ${experts}, and ${gpus(ranks)}`],
+  ];
+}
+
+const LLAMA_2 = NETWORKS.find((each) => each.name === "Llama 2, 7 billion").values;
+const ONE_GPU = { name: "Llama 2, 7 billion, QLoRA on one GPU", source: "LitGPT 2023, resource tables", link: LITGPT_LINK,
+  values: { ...LLAMA_2, sequence: 1304, method: "QLoRA", ranks: 1, tensor: 1, pipeline: 1, context: 1, expert: 1 } };
+
 startCalculator({
-  presets: NETWORKS,
+  presets: [ONE_GPU, ...NETWORKS], // the first one that the inputs have is shown
+  fit: fitDegrees,
   problem: memoryProblem,
   show(input) {
     const result = memory(input);

@@ -72,6 +72,8 @@ function drawSteps(result) {
 
 startCalculator({
   presets: SCALING_PRESETS,
+  fit: ({ ranks, measuredRanks }) => [["ranks", Math.max(ranks, measuredRanks),
+    "the smallest number that the page predicts for this preset"]],
   problem: scalingProblem,
   show(input) {
     const result = scaling(input);

@@ -40,10 +40,10 @@ function kvCacheBytes(network, tokens, number, tensor) {
   return 2 * network.layers * kvWidth(network) / Math.min(tensor, network.kvHeads) * number * tokens;
 }
 
-/* The largest divisor of a number that is at most the limit, for advice. */
-function largestDivisor(number, limit) {
+/* The largest divisor of a number, or of two, that is at most the limit. */
+function largestDivisor(number, limit, other = number) {
   let divisor = Math.min(number, limit);
-  while (number % divisor) divisor -= 1;
+  while (number % divisor || other % divisor) divisor -= 1;
   return divisor;
 }
 

@@ -1,7 +1,7 @@
 """Charts of measured results, as data in the language of Vega-Lite, which aggregates the runs itself."""
 
 # The colours of the calculators, as variables of site.css, so that a chart follows the theme.
-COLOURS = [f"var(--chart-{number})" for number in range(1, 8)]
+COLOURS = [f"var(--chart-{number})" for number in range(1, 10)]
 INK, SOFT, GRID = "var(--chart-ink)", "var(--chart-soft)", "var(--chart-grid)"
 CONFIG = {
     "background": None,
@@ -9,8 +9,9 @@ CONFIG = {
     "view": {"stroke": None},
     "range": {"category": COLOURS},
     "axis": {"labelColor": SOFT, "titleColor": INK, "gridColor": GRID, "domainColor": SOFT, "tickColor": SOFT,
-             "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": "normal", "labelLimit": 170},
-    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "orient": "bottom", "columns": 3,
+             "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": "normal", "labelLimit": 170,
+             "labelOverlap": "greedy", "labelSeparation": 6, "labelFlush": False},
+    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "orient": "bottom",
                "labelLimit": 220, "symbolOpacity": 1},
 }  # fmt: skip
 
@@ -102,7 +103,7 @@ def _shared(claim, across):
         encoding["y"] = {
             "field": across,
             "type": "nominal",
-            "title": None,
+            "title": across.replace("_", " "),
             "sort": claim.get("order"),
         }
     else:

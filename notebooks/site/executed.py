@@ -8,7 +8,9 @@ What a notebook computes outside its experiments is computed here.
 import hashlib
 import os
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -46,39 +48,43 @@ def run(notebooks: dict[str, nbformat.NotebookNode], kept: Path, say) -> None:
     """
     kept.mkdir(parents=True, exist_ok=True)
     course = _course()
+    # An empty folder, so that a lab shows the scripts of its first page before anybody has edited them
+    with tempfile.TemporaryDirectory(dir=ROOT / "runs") as folder:
+        settings = SETTINGS | {"LAB_WORK": f"{folder}/notebooks/work"}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            run_one = partial(_run, kept=kept, course=course, settings=settings, say=say)
+            list(pool.map(run_one, notebooks, notebooks.values()))
 
-    def one(item):
-        name, notebook = item
-        path = kept / f"{name}.ipynb"
-        # The sources, not the ids of the cells, which differ from build to build.
-        sources = [cell.source for cell in notebook.cells]
-        state = hashlib.sha256(f"{course}{sources}".encode()).hexdigest()
-        if path.exists():
-            earlier = nbformat.read(path, 4)
-            if earlier.metadata.get("state") == state:
-                for cell, old in zip(notebook.cells, earlier.cells, strict=True):
-                    cell.update({k: old[k] for k in ("outputs", "execution_count") if k in old})
-                return
-        say(name)
-        client = NotebookClient(
-            notebook,
-            timeout=CELL_SECONDS,
-            coalesce_streams=True,  # one block for all lines that a cell prints
-            kernel_name="hvdlab",
-            resources={"metadata": {"path": str(ROOT / "notebooks/solutions")}},
-        )
-        try:
-            # Without stderr, where libraries log when they start.
-            client.execute(stderr=subprocess.DEVNULL, env={**os.environ, **SETTINGS})
-        except (CellExecutionError, CellTimeoutError) as error:
-            raise Failed(f"{name}: {error}") from None
-        notebook.metadata["state"] = state
-        part = path.with_suffix(".part")
-        nbformat.write(notebook, part)
-        part.replace(path)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(one, notebooks.items()))
+def _run(name, notebook, kept, course, settings, say):
+    """Run a notebook in place, or take its kept outputs if nothing that it shows has changed."""
+    path = kept / f"{name}.ipynb"
+    # The sources, not the ids of the cells, which differ from build to build.
+    sources = [cell.source for cell in notebook.cells]
+    state = hashlib.sha256(f"{course}{sources}".encode()).hexdigest()
+    if path.exists():
+        earlier = nbformat.read(path, 4)
+        if earlier.metadata.get("state") == state:
+            for cell, old in zip(notebook.cells, earlier.cells, strict=True):
+                cell.update({k: old[k] for k in ("outputs", "execution_count") if k in old})
+            return
+    say(name)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        coalesce_streams=True,  # one block for all lines that a cell prints
+        kernel_name="hvdlab",
+        resources={"metadata": {"path": str(ROOT / "notebooks/solutions")}},
+    )
+    try:
+        # Without stderr, where libraries log when they start.
+        client.execute(stderr=subprocess.DEVNULL, env={**os.environ, **settings})
+    except (CellExecutionError, CellTimeoutError) as error:
+        raise Failed(f"{name}: {error}") from None
+    notebook.metadata["state"] = state
+    part = path.with_suffix(".part")
+    nbformat.write(notebook, part)
+    part.replace(path)
 
 
 def _course() -> str:

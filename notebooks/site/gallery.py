@@ -127,7 +127,7 @@ def _page(claims):
         "---\nhtml_theme.sidebar_secondary.remove: true\n---\n# Results",
         f"{len(claims)} measured effects of the labs. Your browser draws each chart from the rows of its "
         "results file. A point is a mean or a median, and the line through it is the spread over the runs. "
-        "Point at it, or move to it with the tabulator key, to read both. A diamond is the prediction of a "
+        "Point at it, or move to it with the Tab key, to read both. A diamond is the prediction of a "
         "formula. [Conditions of the measurements](../labs/README.md). [Public results of data "
         "centres](large_scale.md) continue where two cores end.",
         f'<div class="topics" role="group" aria-label="Topics"><button type="button" data-topic="" '

@@ -34,10 +34,10 @@ NO_PAGES = shutil.ignore_patterns(
 GUIDES = "assessment/instructor/guides"
 # A link whose text is the name of a file. Without a text MyST writes the title of the page.
 FILE_NAME = re.compile(r"\[`?(?:[\w./-]+\.(?:md|ipynb)|(?:[\w/]+/)?README)`?\]\((?!\w+:)")
+CLONE = re.compile(r"(?<=\n) *git clone ADDRESS (.*?) +# ADDRESS.*")
 # Folders of the machine that builds the site, as outputs name them.
-OWN_FOLDERS = re.compile(
-    rf"{re.escape(str(ROOT))}/|{re.escape(tempfile.gettempdir())}/(?:tmp[\w]+/)*"
-)
+OWN, TEMPORARY = (re.escape(f"{folder}/") for folder in (ROOT, tempfile.gettempdir()))
+OWN_FOLDERS = re.compile(rf"(?:(?:{OWN})?runs/|{TEMPORARY})(?:tmp\w+/)+|{OWN}|{TEMPORARY}")
 CALLS_QUESTION = re.compile(r"workbook\.question\((\d+)")
 TEXTS = "text/plain", "text/html"  # kinds of outputs
 DESCRIBED = re.compile(rf'<p class="{DESCRIPTION}"[^>]*>(.*?)</p>')  # of a rotatable figure
@@ -76,7 +76,7 @@ def write(source: Path, solved: dict[str, nbformat.NotebookNode], learner_versio
     for name in ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"):
         shutil.copy(ROOT / name, source)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    readme = _with_address((ROOT / "README.md").read_text("utf-8"), project["urls"])
+    readme = _with_address((ROOT / "README.md").read_text("utf-8"), project["urls"], source)
     (source / "README.md").write_text(readme, encoding="utf-8")
     # README.md shows pictures of this folder.
     shutil.copytree(HERE / "_static", source / "notebooks/site/_static")
@@ -111,14 +111,21 @@ def _titled(text: str) -> str:
     return FILE_NAME.sub("[](", text)
 
 
-def _with_address(readme: str, urls: dict[str, str]) -> str:
-    """Return the README with the public address in its `git clone`, if pyproject.toml has one."""
-    command = re.compile(r"git clone ADDRESS (.*?) +# ADDRESS.*")
-    return (
-        command.sub(rf"git clone {urls['Repository']} \1", readme)
-        if "Repository" in urls
-        else readme
+def _with_address(readme: str, urls: dict[str, str], source: Path) -> str:
+    """Return the README with a way to get the course in place of `git clone ADDRESS`.
+
+    It is the public address, if pyproject.toml has one, else an archive of the last commit on the site.
+    """
+    readme = re.sub(r"`labs/calculators/(\w+)\.html`", r"[](try/\1.md)", readme)
+    if "Repository" in urls:
+        return CLONE.sub(rf"    git clone {urls['Repository']} \1", readme)
+    archive = ["git", "archive", "--prefix=course/", f"--output={source}/course.zip", "HEAD"]
+    if subprocess.run(archive, cwd=ROOT, capture_output=True, timeout=60).returncode:
+        return readme  # this copy of the course is none of git
+    download = (
+        "Download {download}`the course <course.zip>`, then:\n\n    unzip course.zip && cd course"
     )
+    return CLONE.sub(download, readme)
 
 
 def _write_lab(path, notebook, solved):

@@ -259,3 +259,97 @@ def test_the_stages_of_the_chart_hold_what_the_table_says(visit):
     table = np.array(rows)[:, 3:8]
     widths = np.array(bars).reshape(table.shape)
     np.testing.assert_allclose(widths / widths.sum(), table / table.sum(), rtol=0.01)
+
+
+TYPED = {  # inputs that the visitor typed before he chooses a preset: some of them fit no preset
+    "cost": [{}, {"price": "-1"}],
+    "memory": [
+        {},
+        {"ranks": "1"},
+        {"ranks": "512", "tensor": "16", "pipeline": "2", "context": "2", "expert": "16"},
+        {"ranks": "384", "tensor": "3", "pipeline": "32"},
+    ],
+    "kv_cache": [{}, {"tensor": "64"}],
+    "scaling": [{}, {"ranks": "1"}],
+    "batch": [{}],
+    "pipeline": [{}],
+}
+
+
+@each_page
+def test_a_choice_from_a_list_never_ends_in_an_error(visit, name):
+    """Choose each option of each list after each other one and after typed inputs."""
+    page = visit(name)
+    tried, errors = page.evaluate(
+        """typed => {
+          const form = document.getElementById("inputs"), problem = document.getElementById("problem");
+          const errors = [];
+          let tried = 0;
+          const choose = (select, option) => {
+            select.value = option.value;
+            select.dispatchEvent(new Event("input", { bubbles: true }));
+          };
+          form.addEventListener("reset", (event) => event.stopImmediatePropagation(), true); // draws nothing
+          for (const select of form.querySelectorAll("select")) {
+            const isPreset = select.id === "preset";
+            const options = [...select.options].filter((each) => !isPreset || each.value !== "-1");
+            for (const before of options) for (const own of isPreset ? typed : [{}]) {
+              form.reset();
+              choose(select, before);
+              for (const [field, value] of Object.entries(own)) form.elements[field].value = value;
+              const start = [...form.elements].map((field) => [field, field.value]);
+              for (const after of options) {
+                for (const [field, value] of start) field.value = value;
+                choose(select, after);
+                tried += 1;
+                if (problem.hidden && select.value === after.value) continue;
+                errors.push([before.text, own, after.text, problem.textContent]);
+              }
+            }
+          }
+          return [tried, errors];
+        }""",
+        TYPED[name],
+    )
+    assert errors == []
+    presets = page.locator("#preset option:not([value='-1'])").count()
+    assert tried >= presets**2 * len(TYPED[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "preset", "notice", "changed"),
+    [
+        ("memory", {}, "GPT-2, 1.5 billion",
+         "Tensor-parallel degree set to 1, which divides 25 heads and 64 GPUs.", "tensor=1&pipeline=4"),
+        ("memory", {"ranks": 20}, "GPT-2, 1.5 billion",
+         "Tensor-parallel degree set to 5, which divides 25 heads and 20 GPUs.", "tensor=5&pipeline=4"),
+        ("memory", {"ranks": ""}, "Llama 2, 7 billion", "GPUs set to 64, as at the start.", "ranks=64"),
+        ("memory", {}, "Llama 3, 405 billion", "", "ranks=64&tensor=8&pipeline=4"),
+        ("kv_cache", {}, "GPT-2, 1.5 billion",
+         "Tensor-parallel degree (GPUs) set to 1, which divides 25 heads.", "tensor=1"),
+        ("scaling", {"ranks": 2}, "ResNet-50, A100, strong scaling from 8 GPUs",
+         "GPUs set to 8, the smallest number that the page predicts for this preset.", "ranks=8"),
+    ],
+)  # fmt: skip
+def test_a_notice_names_the_inputs_that_a_preset_changes(
+    visit, name, typed, preset, notice, changed
+):
+    page = visit(name)
+    for field, value in typed.items():
+        fill(page, field, value)
+    page.locator("#preset").select_option(label=preset)
+    assert page.locator("#notice").inner_text() == notice
+    assert page.locator("#preset option:checked").inner_text() == preset
+    assert changed in page.evaluate("location.hash")
+    fill(page, "ranks" if name != "kv_cache" else "tensor", 8)
+    assert page.locator("#notice").is_hidden()
+
+
+def test_the_first_preset_fits_one_gpu_and_the_text_names_the_lines_of_the_chart(visit):
+    page = visit("memory")
+    text = page.locator("#sizes")
+    assert "80\u00a0GB (A100 and H100)" in text.inner_text() and "H200" not in text.inner_text()
+    page.locator("#preset").select_option(label="Llama 2, 7 billion, QLoRA on one GPU")
+    assert said(page).startswith("The GPU needs ") and "this fits a GPU with 16 GB." in said(page)
+    assert text.inner_text().endswith("data sheets: 16\u00a0GB (V100).")
+    assert page.locator("#chart .limit").count() == 1

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -123,16 +124,19 @@ def test_no_page_loads_anything_from_another_host(site):
                 assert not FOREIGN.search(style.read_text(encoding="utf-8")), style
 
 
-def test_the_clone_command_has_the_public_address_once_there_is_one(monkeypatch):
+def test_the_course_can_be_fetched_with_or_without_a_public_address(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT / "notebooks/site")
     import pages
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.count("git clone ADDRESS") == 1
-    assert pages._with_address(readme, {}) == readme
-    given = pages._with_address(readme, {"Repository": "https://example.org/course"})
+    given = pages._with_address(readme, {"Repository": "https://example.org/course"}, tmp_path)
     assert "    git clone https://example.org/course course && cd course\n" in given
-    assert "ADDRESS" not in given
+    assert "ADDRESS" not in given and not list(tmp_path.iterdir())
+    given = pages._with_address(readme, {}, tmp_path)
+    assert "    unzip course.zip && cd course\n    make lab " in given and "ADDRESS" not in given
+    with zipfile.ZipFile(tmp_path / "course.zip") as archive:
+        assert {"course/Makefile", "course/docker/setup.sh"} <= set(archive.namelist())
 
 
 def test_no_link_shows_the_name_of_a_file(site):

@@ -174,8 +174,8 @@ class Workbook:
         value = value if isinstance(value, str) else float(value)
         self._keep(Result(self.lab, number, value, now()))
         made = self._prediction(number)
-        said = "you made none" if made is None else f"you predicted {_in_words(made)}"
-        print(f"Prediction {number}: {said}, and the result is {_in_words(value)}.")
+        said = f"you predicted {_in_words(made)}, and " if made is not None else ""
+        print(f"Prediction {number}: {said}the result is {_in_words(value)}.")
 
     def _prediction(self, number: int) -> float | str | None:
         """Return the last prediction of a number, also that of an earlier session."""

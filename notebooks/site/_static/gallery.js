@@ -3,8 +3,9 @@
 
 async function draw(place) {
   const { rows, spec } = GALLERY.charts[place.id];
+  const legend = { ...GALLERY.config.legend, columns: Math.max(1, Math.floor(place.clientWidth / 190)) };
   await vegaEmbed(place, { ...spec, data: GALLERY.tables[rows] },
-    { actions: false, renderer: "svg", config: GALLERY.config, tooltip: { theme: "course" } });
+    { actions: false, renderer: "svg", config: { ...GALLERY.config, legend }, tooltip: { theme: "course" } });
   const reachable = () => {
     for (const point of place.querySelectorAll(".mark-symbol.role-mark path[aria-label]")) point.setAttribute("tabindex", "0");
   };

@@ -89,10 +89,10 @@ def test_a_result_is_kept_and_said_beside_the_last_prediction(book, capsys):
     expected = [
         "Prediction 1: you predicted 600, and the result is 587.7.",
         'Prediction 2: you predicted "ring", and the result is "naive".',
-        "Prediction 3: you made none, and the result is 0.",
+        "Prediction 3: the result is 0.",
     ]
     assert said[:6] == 2 * expected
-    assert said[6] == "Prediction 1: you made none, and the result is 587.7."  # nothing is kept
+    assert said[6] == "Prediction 1: the result is 587.7."  # nothing is kept
     kept = [(one.number, one.value) for one in entries(book, Result)]
     assert kept == 2 * [(1, pytest.approx(587.654)), (2, "naive"), (3, 0.0)]
 
