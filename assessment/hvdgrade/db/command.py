@@ -24,6 +24,7 @@ example:
   hvdgrade db upgrade --database postgresql+psycopg:///hvdgrade
   hvdgrade db backup /srv/backup/monday.dump --database postgresql+psycopg:///hvdgrade
   hvdgrade db purge deep-learning-2026 --scripts
+  hvdgrade db purge deep-learning --person ada@example.edu --scripts
 
 exit codes: 0 done, 2 nothing was changed
 """
@@ -39,10 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     copy.add_argument("file", type=Path, metavar="FILE", help="the copy")
     add_database(copy)
     end = actions.add_parser(
-        "purge", help="remove the personal data of a course for good, and keep its scores"
+        "purge",
+        help="remove the personal data of a course, or of one person, for good, and keep the scores",
     )
     end.add_argument("course", metavar="COURSE", help="slug of the course")
     end.add_argument("--scripts", action="store_true", help="remove the scripts as well")
+    end.add_argument(
+        "--person",
+        metavar="NAME",
+        help="only of this member: an e-mail address or another name (default: of all)",
+    )
     add_database(end)
 
 
@@ -126,7 +133,8 @@ def purge(args: argparse.Namespace) -> None:
     engine = opened(args)
     with database.transaction(engine) as session:
         course, now = roster.course_of(session, args.course), datetime.datetime.now(datetime.UTC)
-        gone, kept = upkeep.purge(session, course, args.scripts, now)
+        person = roster.person_of(session, course, args.person) if args.person else None
+        gone, kept = upkeep.purge(session, course, args.scripts, now, person)
     upkeep.compact(engine)
     print(
         f"{gone} people have no name any more; {kept} keep theirs, because they are in another course."

@@ -24,7 +24,7 @@ from hvdgrade.service.access import Caller
 from hvdgrade.service.models import DONE, FAULT, LEASED, QUEUED
 
 NOT_GRADABLE = "not gradable"
-SIGN_IN = "Open the link that you were given. It works once, and this browser then stays signed in."
+SIGN_IN = "Open the link that you were given. This browser then stays signed in."
 SIGNS = {  # of the state of a submission: style, shape, word
     QUEUED: ("skipped", "…", "waits"),
     LEASED: ("partial", "▶", "is being graded"),

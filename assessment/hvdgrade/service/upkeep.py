@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import URL, Engine, delete, exists, func, select, update
+from sqlalchemy import URL, ColumnElement, Engine, and_, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from hvdgrade.service.database import DatabaseProblem
@@ -106,40 +106,48 @@ def compact(engine: Engine) -> None:
 
 
 def purge(
-    session: Session, course: Course, scripts: bool, now: datetime.datetime
+    session: Session,
+    course: Course,
+    scripts: bool,
+    now: datetime.datetime,
+    person: Person | None = None,
 ) -> tuple[int, int]:
-    """Remove the personal data of a course for good. Scores stay, without names.
+    """Remove the personal data of a course, or of one person in it, for good. Scores stay, without names.
 
     It removes names, e-mail addresses, identities, tokens, pseudonyms, output of runs, and what staff and
     learners wrote. People who are in another course too keep what that one needs to know them by.
 
     Args:
         scripts: whether the scripts are removed, too.
+        person: the one person. Default: all of the course.
 
     Returns:
         How many people lost their names, and how many keep them because of another course.
     """
     assignments = select(Assignment.id).where(Assignment.course_id == course.id)
     members = select(Member.person_id).where(Member.course_id == course.id)
+    if person:
+        members = members.where(Member.person_id == person.id)
+    _purge_events(session, course, person)
     elsewhere = exists().where(Member.person_id == Person.id, Member.course_id != course.id)
     gone = select(Person.id).where(Person.id.in_(members), Person.removed_at.is_(None), ~elsewhere)
     people = list(session.scalars(gone))
     kept = session.scalar(select(func.count(Person.id)).where(Person.id.in_(members), elsewhere))
     session.execute(delete(Identity).where(Identity.person_id.in_(people)))
-    session.execute(delete(BoardEntry).where(BoardEntry.assignment_id.in_(assignments)))
     empty = {"name": "", "email": "", "removed_at": now}
     session.execute(update(Person).where(Person.id.in_(people)).values(empty))
     session.execute(update(Token).where(Token.person_id.in_(people)).values(revoked=now))
+
+    def theirs(table: type) -> ColumnElement[bool]:
+        return and_(table.assignment_id.in_(assignments), table.person_id.in_(members))
+
+    session.execute(delete(BoardEntry).where(theirs(BoardEntry)))
     for table in (Extension, Grade):
-        rows = update(table).where(table.assignment_id.in_(assignments))
+        session.execute(update(table).where(theirs(table)).values(by="", reason=""))
+    if not person:
+        rows = update(Regrade).where(Regrade.assignment_id.in_(assignments))
         session.execute(rows.values(by="", reason=""))
-    session.execute(
-        update(Regrade).where(Regrade.assignment_id.in_(assignments)).values(by="", reason="")
-    )
-    session.execute(
-        update(Event).where(Event.course_id == course.id).values(who="", on="", detail="")
-    )
-    submissions = select(Submission.id).where(Submission.assignment_id.in_(assignments))
+    submissions = select(Submission.id).where(theirs(Submission))
     written = {"text": "", "answer": "", "by": ""}
     session.execute(update(Appeal).where(Appeal.submission_id.in_(submissions)).values(written))
     for grading in session.scalars(select(Grading).where(Grading.submission_id.in_(submissions))):
@@ -152,3 +160,14 @@ def purge(
         session.execute(update(Submission).where(Submission.id.in_(submissions)).values(script=b""))
     session.flush()
     return len(people), kept
+
+
+def _purge_events(session: Session, course: Course, person: Person | None) -> None:
+    """Empty the log of a course, or the lines in which one person is named."""
+    lines = update(Event).where(Event.course_id == course.id)
+    if person:
+        known = select(Identity.subject).where(Identity.person_id == person.id)
+        names = {person.name, person.email, *session.scalars(known)} - {""}
+        texts = Event.who, Event.on, Event.detail
+        lines = lines.where(or_(*(t.contains(n, autoescape=True) for t in texts for n in names)))
+    session.execute(lines.values(who="", on="", detail=""))

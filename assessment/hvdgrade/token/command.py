@@ -1,11 +1,12 @@
 """Make and revoke the secrets by which programs use the service. Each is printed once and stored nowhere.
 
 A worker's token takes gradings of one pool. A door's token hands in for others to one assignment. A person's
-token hands in and reads as that person, for `hvdgrade submit`.
+token hands in and reads as that person, for `hvdgrade submit` and at /login.
 """
 
 import argparse
 import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdgrade import HvdgradeError
@@ -20,6 +21,7 @@ example:
   hvdgrade token new --worker default > worker.token
   hvdgrade token new --door gradescope --assignment cifar
   hvdgrade token new --person ada@example.edu --assignment cifar --days 120
+  hvdgrade token links people.csv --assignment cifar --server https://grade.example.edu > links.csv
   hvdgrade token revoke 7
 
 exit codes: 0 done, 2 nothing was changed
@@ -47,6 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--days", type=positive, metavar="N", help="days after which it ends (default: never)"
     )
     add_database(new)
+    many = actions.add_parser(
+        "links", help="make a token for each person of a list, and print CSV lines with their links"
+    )
+    many.add_argument(
+        "roster", type=Path, metavar="FILE", help="the CSV file of `hvdgrade course roster`"
+    )
+    many.add_argument("--assignment", metavar="ASSIGNMENT", required=True, help="the assignment")
+    many.add_argument("--server", metavar="URL", required=True, help="address of the server")
+    many.add_argument(
+        "--days", type=positive, metavar="N", help="days after which they end (default: never)"
+    )
+    add_database(many)
     revoke = actions.add_parser("revoke", help="end a token now")
     revoke.add_argument(
         "id", type=positive, metavar="ID", help="the number printed when it was made"
@@ -57,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Do what was asked, and return the exit code: 0 done, 2 nothing was changed.
 
-    The secret is the only line on standard output.
+    Standard output has only the secret, or the links.
     """
 
     def act() -> None:
@@ -66,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
         if args.action == "new" and not args.worker and not args.assignment:
             raise NoToken("a door and a person need --assignment.")
         with database.transaction(opened(args)) as session:
-            said = (new if args.action == "new" else revoke)(session, args)
+            said = {"new": new, "links": links, "revoke": revoke}[args.action](session, args)
         print(said)
 
     return guarded(f"token {args.action}", act)
@@ -91,14 +105,37 @@ def new(session: "Session", args: argparse.Namespace) -> str:
         else:
             person = roster.person_of(session, assignment.course, args.person)
             kind, person_id = "person", person.id
-    try:
-        expires = now + datetime.timedelta(days=args.days) if args.days else None
-    except OverflowError:
-        raise NoToken(f"--days {args.days} ends after the year 9999: leave it out.") from None
-    secret = access.new_token(session, kind, person_id, now, expires, **columns)
+    secret = access.new_token(session, kind, person_id, now, _end(now, args.days), **columns)
     id = session.scalar(select(Token.id).filter_by(sha256=access.digest(secret)))
     print(f"token {id}, which `hvdgrade token revoke {id}` ends:", file=sys.stderr)
     return secret
+
+
+def links(session: "Session", args: argparse.Namespace) -> str:
+    """Make a token for each person of a list, and return CSV lines: address, link, number of the token."""
+    from sqlalchemy import select
+
+    from hvdgrade.service import access, roster
+    from hvdgrade.service.models import Token
+
+    now = datetime.datetime.now(datetime.UTC)
+    expires = _end(now, args.days)
+    course = roster.assignment_of(session, args.assignment).course
+    lines = ["email,link,token"]
+    for row in roster.read(args.roster):
+        person = roster.person_of(session, course, row["email"].strip())
+        secret = access.new_token(session, "person", person.id, now, expires)
+        id = session.scalar(select(Token.id).filter_by(sha256=access.digest(secret)))
+        lines.append(f"{person.email},{args.server.rstrip('/')}/login?token={secret},{id}")
+    return "\n".join(lines)
+
+
+def _end(now: datetime.datetime, days: int | None) -> datetime.datetime | None:
+    """Return when a token ends, None for never, or raise NoToken."""
+    try:
+        return now + datetime.timedelta(days=days) if days else None
+    except OverflowError:
+        raise NoToken(f"--days {days} ends after the year 9999: leave it out.") from None
 
 
 def revoke(session: "Session", args: argparse.Namespace) -> str:

@@ -191,6 +191,26 @@ def test_a_wrong_roster_is_one_sentence(dl, tmp_path, content, said):
     assert said in dl("course", "roster", "dl", str(tmp_path / "wrong.csv"), code=2)
 
 
+def test_each_person_of_a_list_gets_a_link_and_a_wrong_list_gets_none(dl, engine, tmp_path):
+    words = ["--assignment", "cifar", "--server", "https://grade.example.edu/", "--days", "7"]
+    rows = list(
+        csv.DictReader(dl("token", "links", str(tmp_path / "people.csv"), *words).splitlines())
+    )
+    with database.reading(engine) as session:
+        for row, email in zip(rows, ("ada", "bob", "ta"), strict=True):
+            address, _, secret = row["link"].partition("?token=")
+            assert address == "https://grade.example.edu/login"
+            token = session.get(Token, int(row["token"]))
+            assert token.sha256 == hashlib.sha256(secret.encode()).hexdigest()
+            assert token.person.email == row["email"] == f"{email}@example.edu"
+            assert (token.expires - token.created).days == 7
+    (tmp_path / "more.csv").write_text("email\nada@example.edu\neve@example.edu\n")
+    said = dl("token", "links", str(tmp_path / "more.csv"), *words, code=2)
+    assert "no member with the name eve@example.edu" in said
+    with database.reading(engine) as session:
+        assert len(session.scalars(select(Token)).all()) == 3
+
+
 def test_tokens_are_printed_once_and_stored_as_hashes(dl, engine):
     made = [
         dl("token", "new", "--worker", "default"),

@@ -1,6 +1,7 @@
 """Backups that are restored, and the end of a course, on SQLite and PostgreSQL."""
 
 import os
+import re
 import stat
 import subprocess
 from pathlib import Path
@@ -157,3 +158,25 @@ def everything(engine) -> str:
             for table in Base.metadata.sorted_tables
             for row in connection.execute(select(table))
         )
+
+
+def test_one_person_is_purged_and_the_others_stay(engine, clock):
+    with database.transaction(engine) as session:
+        course = ServiceClass(session)
+        for number in (0, 1):
+            receipt = course.submit(number, script=f"p{number}@example.edu".encode())
+            assert course.finish(queue.claim(session, course.worker, clock.now), 70.0)
+            person = course.people[number]
+            grades.override(
+                session, course.assignment, person, 75.0, "staff", f"ask {person.name}", clock.now
+            )
+            asked = grades.appeal(session, receipt.submission, f"by {person.name}", clock.now)
+            grades.answer(session, asked, "kept", "no", "staff", clock.now)
+        one = session.scalars(select(Course).filter_by(slug="dl")).one()
+        assert upkeep.purge(session, one, True, clock.now, course.people[0]) == (1, 0)
+    said = everything(engine)
+    assert "Person 0" not in said and "p0@example.edu" not in said
+    assert said.count("p1@example.edu") == 3  # of the person, its identity, and the script
+    assert {"ask Person 1", "by Person 1"} <= set(re.findall(r"(?:ask|by) Person \d", said))
+    with database.reading(engine) as session:
+        assert session.scalars(select(Grade.override)).all() == [75.0, 75.0]
