@@ -150,7 +150,7 @@ describe(
 
 # %% [markdown]
 # **Compare your prediction.** The formula gives
-# $\sqrt{(1/16 - 1/1024) / (1/64 - 1/1024)} = \sqrt{63/15} = 2.05$. A quick estimate is $\sqrt{64/16} = 2$.
+# $\sqrt{(1/16 - 1/1024) / (1/64 - 1/1024)}$, or $\sqrt{63/15} = 2.05$. A quick estimate is $\sqrt{64/16} = 2$.
 #
 # ## Noise on the gradient
 #

@@ -322,6 +322,15 @@ def test_a_loaded_optimizer_that_does_not_average_is_named(script, fake, monkeyp
         steps.check_resume(kept)
 
 
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize("framework", ["keras"], indirect=True)
+def test_a_killed_run_of_the_solution_resumes(script):
+    """The quick solutions, which run with PyTorch, do not run these files of Keras."""
+    steps.check_resume(script("resume"))
+
+
 # --- runs that fail ------------------------------------------------------------------------------------
 
 CRASH = """\

@@ -50,7 +50,12 @@ def write_process_group() -> None:
 
 
 def before(module: object, name: str, first: Callable) -> None:
-    """Make a function of a module call another one first, with the same arguments."""
+    """Make a function of a module or class call another one first, with the same arguments.
+
+    The class that defines a method gets the new one: Keras restores no optimizer into a model whose class has
+    a `compile` of its own.
+    """
+    module = next((cls for cls in getattr(module, "__mro__", ()) if name in vars(cls)), module)
     function = getattr(module, name)
 
     def both(*arguments: object, **options: object) -> object:
