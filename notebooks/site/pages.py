@@ -119,12 +119,10 @@ def _with_address(readme: str, urls: dict[str, str], source: Path) -> str:
     readme = re.sub(r"`labs/calculators/(\w+)\.html`", r"[](try/\1.md)", readme)
     if "Repository" in urls:
         return CLONE.sub(rf"    git clone {urls['Repository']} \1", readme)
-    archive = ["git", "archive", "--prefix=course/", f"--output={source}/course.zip", "HEAD"]
+    archive = ["git", "archive", "--prefix=course/", f"--output={source}/course.tar.gz", "HEAD"]
     if subprocess.run(archive, cwd=ROOT, capture_output=True, timeout=60).returncode:
         return readme  # this copy of the course is none of git
-    download = (
-        "Download {download}`the course <course.zip>`, then:\n\n    unzip course.zip && cd course"
-    )
+    download = "Download {download}`the course <course.tar.gz>`, then:\n\n    tar xzf course.tar.gz && cd course"
     return CLONE.sub(download, readme)
 
 

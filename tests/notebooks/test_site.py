@@ -10,8 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
-import zipfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -136,9 +136,11 @@ def test_the_course_can_be_fetched_with_or_without_a_public_address(monkeypatch,
     assert "    git clone https://example.org/course course && cd course\n" in given
     assert "ADDRESS" not in given and not list(tmp_path.iterdir())
     given = pages._with_address(readme, {}, tmp_path)
-    assert "    unzip course.zip && cd course\n    make lab " in given and "ADDRESS" not in given
-    with zipfile.ZipFile(tmp_path / "course.zip") as archive:
-        assert {"course/Makefile", "course/docker/setup.sh"} <= set(archive.namelist())
+    assert (
+        "    tar xzf course.tar.gz && cd course\n    make lab " in given and "ADDRESS" not in given
+    )
+    with tarfile.open(tmp_path / "course.tar.gz") as archive:
+        assert {"course/Makefile", "course/docker/setup.sh"} <= set(archive.getnames())
 
 
 def test_no_link_shows_the_name_of_a_file(site):
