@@ -122,8 +122,8 @@ def _with_address(readme: str, urls: dict[str, str], source: Path) -> str:
     archive = ["git", "archive", "--prefix=course/", f"--output={source}/course.tar.gz", "HEAD"]
     if subprocess.run(archive, cwd=ROOT, capture_output=True, timeout=60).returncode:
         return readme  # this copy of the course is none of git
-    download = "Download {download}`the course <course.tar.gz>`, then:\n\n    tar xzf course.tar.gz && cd course"
-    return CLONE.sub(download, readme)
+    download = "Download {download}`the course <course.tar.gz>`, then:"
+    return CLONE.sub(f"{download}\n\n    tar xzf course.tar.gz && cd course", readme)
 
 
 def _write_lab(path, notebook, solved):
