@@ -17,9 +17,10 @@ from hvdlab.course.answers_file import (
     QuizAnswer,
     Result,
     SolvedExercise,
+    last,
 )
 from hvdlab.course.lab_source import LabSource
-from hvdlab.course.progress import LabProgress, compared, is_near, progress
+from hvdlab.course.progress import LabProgress, is_near, progress
 
 MANY_WRONG_ANSWERS = 3  # to one question, without a right one
 FEWEST = 3  # exercises of a lab that the fewest learners solved
@@ -196,15 +197,16 @@ def prediction_rows(learners: Sequence[Learner], labs: Sequence[LabSource]) -> l
     rows = []
     for lab in labs:
         asked = questions_of_predictions(lab)
-        pairs = [compared(one.entries, lab.number) for one in learners]
+        predictions = [last(one.entries, Prediction, lab.number) for one in learners]
+        results = [last(one.entries, Result, lab.number) for one in learners]
         for number in sorted(lab.predictions):
-            made = [
-                last for one in learners if (last := _last(one, Prediction, lab.number, number))
+            made = [each[number] for each in predictions if number in each]
+            measured = [each[number] for each in results if number in each]
+            both = [
+                (its[number].value, result[number].value)
+                for its, result in zip(predictions, results, strict=True)
+                if number in its and number in result
             ]
-            measured = [
-                last for one in learners if (last := _last(one, Result, lab.number, number))
-            ]
-            both = [pair[number] for pair in pairs if number in pair]
             if made:
                 rows.append(
                     {
@@ -219,15 +221,6 @@ def prediction_rows(learners: Sequence[Learner], labs: Sequence[LabSource]) -> l
                     }
                 )
     return rows
-
-
-def _last(learner: Learner, kind: type, lab: int, number: int) -> Prediction | Result | None:
-    found = [
-        one
-        for one in learner.entries
-        if isinstance(one, kind) and (one.lab, one.number) == (lab, number)
-    ]
-    return found[-1] if found else None
 
 
 def values_in_words(values: Sequence[float | str]) -> str:

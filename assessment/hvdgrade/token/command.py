@@ -5,9 +5,12 @@ token hands in and reads as that person, for `hvdgrade submit` and at /login.
 """
 
 import argparse
+import csv
 import datetime
+import io
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvdgrade import HvdgradeError
 from hvdgrade.db.command import add_database, guarded, opened
@@ -88,14 +91,9 @@ def main(args: argparse.Namespace) -> int:
 
 def new(session: "Session", args: argparse.Namespace) -> str:
     """Make a token, and return its secret."""
-    import sys
+    from hvdgrade.service import roster
 
-    from sqlalchemy import select
-
-    from hvdgrade.service import access, roster
-    from hvdgrade.service.models import Token
-
-    now, kind, person_id, columns = datetime.datetime.now(datetime.UTC), "worker", None, {}
+    kind, person_id, columns = "worker", None, {}
     if args.worker:
         columns = {"pool": args.worker}
     else:
@@ -105,37 +103,42 @@ def new(session: "Session", args: argparse.Namespace) -> str:
         else:
             person = roster.person_of(session, assignment.course, args.person)
             kind, person_id = "person", person.id
-    secret = access.new_token(session, kind, person_id, now, _end(now, args.days), **columns)
-    id = session.scalar(select(Token.id).filter_by(sha256=access.digest(secret)))
+    secret, id = _token(session, kind, person_id, args.days, **columns)
     print(f"token {id}, which `hvdgrade token revoke {id}` ends:", file=sys.stderr)
     return secret
 
 
 def links(session: "Session", args: argparse.Namespace) -> str:
     """Make a token for each person of a list, and return CSV lines: address, link, number of the token."""
+    from hvdgrade.service import roster
+
+    course = roster.assignment_of(session, args.assignment).course
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["email", "link", "token"])
+    for row in roster.read(args.roster):
+        person = roster.person_of(session, course, row["email"].strip())
+        secret, id = _token(session, "person", person.id, args.days)
+        writer.writerow([person.email, f"{args.server.rstrip('/')}/login?token={secret}", id])
+    return text.getvalue().rstrip("\n")
+
+
+def _token(
+    session: "Session", kind: str, person_id: int | None, days: int | None, **columns: Any
+) -> tuple[str, int]:
+    """Make a token that ends after some days, or never; return its secret and its number."""
     from sqlalchemy import select
 
-    from hvdgrade.service import access, roster
+    from hvdgrade.service import access
     from hvdgrade.service.models import Token
 
     now = datetime.datetime.now(datetime.UTC)
-    expires = _end(now, args.days)
-    course = roster.assignment_of(session, args.assignment).course
-    lines = ["email,link,token"]
-    for row in roster.read(args.roster):
-        person = roster.person_of(session, course, row["email"].strip())
-        secret = access.new_token(session, "person", person.id, now, expires)
-        id = session.scalar(select(Token.id).filter_by(sha256=access.digest(secret)))
-        lines.append(f"{person.email},{args.server.rstrip('/')}/login?token={secret},{id}")
-    return "\n".join(lines)
-
-
-def _end(now: datetime.datetime, days: int | None) -> datetime.datetime | None:
-    """Return when a token ends, None for never, or raise NoToken."""
     try:
-        return now + datetime.timedelta(days=days) if days else None
+        expires = now + datetime.timedelta(days=days) if days else None
     except OverflowError:
         raise NoToken(f"--days {days} ends after the year 9999: leave it out.") from None
+    secret = access.new_token(session, kind, person_id, now, expires, **columns)
+    return secret, session.scalar(select(Token.id).filter_by(sha256=access.digest(secret)))
 
 
 def revoke(session: "Session", args: argparse.Namespace) -> str:

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -152,6 +153,11 @@ class AnswersFile:
             os.replace(part, self.path)
         except OSError as error:
             raise WorkbookError(f"{self.path} cannot be written ({error}).") from error
+
+
+def last(entries: Iterable[Entry], kind: type[Entry], lab: int) -> dict[int, Entry]:
+    """Return the last prediction, or another entry of a kind that has a number, for each number in a lab."""
+    return {one.number: one for one in entries if isinstance(one, kind) and one.lab == lab}
 
 
 def learners_file() -> AnswersFile | None:

@@ -21,6 +21,7 @@ from hvdlab.course.answers_file import (
     QuizAnswer,
     Result,
     SolvedExercise,
+    last,
 )
 from hvdlab.course.lab_source import LabSource
 
@@ -64,6 +65,7 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
         own = [entry for entry in entries if entry.lab == lab.number]
         solved = {one.exercise for one in own if isinstance(one, SolvedExercise)}
         reasoned = {one.number for one in own if isinstance(one, Prediction) and one.reason}
+        made, measured = (last(own, kind, lab.number) for kind in (Prediction, Result))
         answers = [one for one in own if isinstance(one, QuizAnswer)]
         answered = {one.number for one in answers}
         right = {one.number for one in answers if one.right}
@@ -73,23 +75,16 @@ def progress(entries: Iterable[Entry], labs: Iterable[LabSource]) -> list[LabPro
                 lab,
                 frozenset(solved.intersection(lab.exercises)),
                 len(reasoned & lab.predictions),
-                sum(is_near(*pair) for pair in compared(own, lab.number).values()),
+                sum(
+                    is_near(made[number].value, measured[number].value)
+                    for number in made.keys() & measured.keys() & lab.predictions
+                ),
                 len(answered & lab.questions),
                 len(right & lab.questions),
                 sum(exercise in lab.exercises for exercise, _ in opened),
             )
         )
     return counted
-
-
-def compared(entries: Iterable[Entry], lab: int) -> dict[int, tuple[float | str, float | str]]:
-    """Return the last prediction and the last result of each prediction of a lab that has both."""
-    last: dict[type, dict[int, float | str]] = {Prediction: {}, Result: {}}
-    for entry in entries:
-        if type(entry) in last and entry.lab == lab:
-            last[type(entry)][entry.number] = entry.value
-    made, measured = last.values()
-    return {number: (made[number], measured[number]) for number in made if number in measured}
 
 
 def is_near(prediction: float | str, result: float | str) -> bool:

@@ -28,6 +28,7 @@ from hvdlab.course.answers_file import (
     QuizAnswer,
     Result,
     WorkbookError,
+    last,
     learners_file,
     now,
 )
@@ -181,8 +182,8 @@ class Workbook:
         """Return the last prediction of a number, also that of an earlier session."""
         if number in self._predicted or self._file is None:
             return self._predicted.get(number)
-        kept = (one for one in self._file.entries() if isinstance(one, Prediction))
-        return {one.number: one.value for one in kept if one.lab == self.lab}.get(number)
+        kept = last(self._file.entries(), Prediction, self.lab).get(number)
+        return kept and kept.value
 
     def question(self, number: int, answer: str | float | None = None) -> None:
         """Show a question; with an answer, say whether it is right and why.
